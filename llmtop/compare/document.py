@@ -9,6 +9,8 @@ from llmtop.compare.model import ComparedFigure, Comparison, DeviceChange, Findi
 from llmtop.compare.words import difference, signed
 from llmtop.document.model import BRIEF_LINES, Block, Document, Heading, Paragraph, Table, columns
 from llmtop.format import DASH, counted, duration, number, percent, times
+from llmtop.model.bottlenecks import find_bottleneck
+from llmtop.naming.own_phases import phase_label
 
 _SMALL = 0.01
 """Share of a step: a part that is smaller on both sides is shown only with --full."""
@@ -25,6 +27,8 @@ _BRIEF_ROWS = {
 }
 """The most and the least rows of the tables in a brief document."""
 _BRIEF_NOTES = 3
+_LOST = "lost: "
+"""How the names of shares of the step begin that are lost to one cause."""
 _MARK = "*"
 
 
@@ -105,7 +109,7 @@ def _step(found: Comparison, brief: bool) -> Table:
     ]
     shares = [row for row in found.figures if row.unit == "pct"]
     if brief and found.parts:
-        shares = [row for row in shares if not row.name.startswith("lost: ")]
+        shares = [row for row in shares if not row.name.startswith(_LOST)]
     if brief:
         shares = [row for row in shares if row.moved or (row.before or 0.0) + (row.after or 0.0) > 1.0]
     return changes_table("", [*rows, *parts, *shares], indented=parts)
@@ -127,7 +131,7 @@ def changes_table(title: str, rows: Sequence[ComparedFigure], indented: Sequence
     parts = set(map(id, indented))
     cells = [
         (
-            f"{_MARK if row.moved else ' '} {'  ' if id(row) in parts else ''}{row.name}",
+            f"{_MARK if row.moved else ' '} {'  ' if id(row) in parts else ''}{_label(row.name)}",
             _show(row.before, row.unit),
             _show(row.after, row.unit),
             *_difference(row),
@@ -136,6 +140,15 @@ def changes_table(title: str, rows: Sequence[ComparedFigure], indented: Sequence
     ]
     heads = columns(("",), ("before", "after", "change", "relative"), cut="middle" if title else "never")
     return Table(title, heads, cells, most=len(cells), strong=[row.moved for row in rows])
+
+
+def _label(name: str) -> str:
+    """Return the name of a figure in the words that a report has for it; JSON has its ids."""
+    if name.startswith(_LOST):
+        loss = find_bottleneck(name.removeprefix(_LOST))
+        return name if loss is None else f"{_LOST}{loss.title}"
+    phase, comma, clock = name.rpartition(", ")
+    return f"{phase_label(phase)}{comma}{clock}" if comma else name
 
 
 def _show(value: float | None, unit: str) -> str:

@@ -26,10 +26,12 @@ from llmtop.document.markdown import write_markdown
 from llmtop.document.model import Document
 from llmtop.document.text import write_text
 from llmtop.format import duration, percent, percent_text, size
+from llmtop.model.bottlenecks import BOTTLENECKS
+from llmtop.naming.own_phases import phase_label
 from llmtop.ncu.document import report_blocks
 from llmtop.ncu.judge import ncu_report
 from llmtop.ncu.read import read
-from llmtop.report.document import report_document
+from llmtop.report.document import brief_document, report_document
 from llmtop.report.model import Report, to_json
 from llmtop.report_kinds.kernels_kind import KernelsDocument
 from llmtop.report_kinds.kind import ReadOptions, Rendered
@@ -53,6 +55,8 @@ CAPTURES = (
     "torch_xla/cpu_sync.trace.json.xz",
     "torch_xla/cpu_steptrace.trace.json.xz",
 )
+
+_QUANTITY = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?\s?(?:ns|µs|ms|s|%|[KMGT]?i?B|[MGT]B/s|TFLOP/s)(?!\w)")
 
 
 def _loaded(name: str, folder: Path) -> Report:
@@ -78,6 +82,11 @@ def _figures(report: Report) -> list[str]:
     for kernel in report.kernels[:3]:
         found += [duration(kernel.seconds)]
     return found
+
+
+def _quantities(text: str) -> set[str]:
+    """Numbers with a unit; a line may end between the two."""
+    return {_plain(one) for one in _QUANTITY.findall(" ".join(line.strip() for line in text.splitlines()))}
 
 
 def _drawn(rows: Sequence[Row]) -> str:
@@ -107,8 +116,10 @@ def _outputs(rendered: Rendered, document: Document) -> dict[str, str]:
 def test_every_output_and_a_comparison_with_itself_show_the_same_figures(name: str, tmp_path: Path) -> None:
     report = _loaded(name, tmp_path)
     document = report_document(report)
+    chosen = set(range(len(report.findings)))
     rows = [
         *pane.verdict(report, "7-nsys", "", None, 160, LOOKS["dark"]),
+        *pane.findings(report, 0, chosen, 160, LOOKS["dark"])[0],
         *pane.details(report, 160, LOOKS["dark"]),
     ]
     outputs = {
@@ -118,6 +129,13 @@ def test_every_output_and_a_comparison_with_itself_show_the_same_figures(name: s
         "screen": _drawn(rows),
     }
     _all_have(_figures(report), outputs)
+    brief = write_text(brief_document(report), 160)
+    outputs["HTML"] = re.sub(r"</?[^>]*>", " ", write_html(document))
+    known = _quantities(outputs["terminal"])
+    for output, text in (*outputs.items(), ("brief terminal", brief)):
+        found = _quantities(text)
+        assert output == "HTML" or not found - known, f"{output} has a figure that the terminal lacks"
+        assert output == "brief terminal" or not known - found, f"{output} lacks a figure"
     if "kineto" in name:
         _check_profiler_trace(report, tmp_path / Path(name).stem)
     elif "nsys" in name:
@@ -129,9 +147,27 @@ def test_every_output_and_a_comparison_with_itself_show_the_same_figures(name: s
     found = compare_reports(report, report)
     changed = [one for one in found.figures if one.before != one.after]
     assert not changed
-    text = _plain(write_text(comparison_document(found), 200))
+    _check_comparison(report, write_text(comparison_document(found), 200))
+
+
+def _check_comparison(report: Report, text: str) -> None:
+    """Compare the column "before" with what the report has under the same name."""
+    cells = {
+        row[0].lstrip("* "): row[1]
+        for row in (re.split(r"  +", line.strip()) for line in text.splitlines())
+        if row[1:]
+    }
     if report.steps is not None and report.steps.seconds_p50 is not None:
-        assert _plain(duration(report.steps.seconds_p50)) in text, "the step time of the report"
+        assert cells["median step"] == duration(report.steps.seconds_p50)
+    judged = next((one for one in report.devices if one.judged), None)
+    if judged is not None and len(report.devices) == 1:
+        assert cells["GPU idle"] == percent(judged.idle_pct, 1)
+        assert cells["GPU busy, whole capture"] == percent(judged.busy_pct, 1)
+        shares = {f"lost: {BOTTLENECKS[loss].title}": percent(share, 1) for loss, share in judged.lost_pct.items()}
+        assert shares.items() <= cells.items()
+    if len({row.pid for row in report.phases}) == 1:
+        hosts = {f"{phase_label(row.name)}, host": duration(row.host_seconds) for row in report.phases}
+        assert hosts.items() <= cells.items()
 
 
 def _check_profiler_trace(report: Report, path: Path) -> None:
@@ -151,14 +187,37 @@ def _check_profiler_trace(report: Report, path: Path) -> None:
 
 def _check_nsys(report: Report, path: Path) -> None:
     """Compare the report with sums over the tables of an nsys export."""
+    kernel = next(one for one in report.kernels if ":" not in one.name)  # the others' names are shortened
     tables = ("KERNEL", "MEMCPY", "MEMSET")
     with closing(sqlite3.connect(path)) as database:
         known = {one for (one,) in database.execute("SELECT name FROM sqlite_master")}
         names = [one for one in (f"CUPTI_ACTIVITY_KIND_{table}" for table in tables) if one in known]
         rows = [row for one in names for row in database.execute(f"SELECT deviceId, start, end FROM {one}")]
+        steps = {
+            one.device: [end for (end,) in database.execute(_STEP_ENDS, (one.device,))] for one in report.devices
+        }
+        ((total, count),) = database.execute(_KERNELS, (f"%{kernel.name}%",))
     for device in report.devices:
         stretches = sorted((start, end) for number, start, end in rows if number == device.device)
         assert device.busy_pct == pytest.approx(_busy_pct(stretches), rel=0.01)
+        ends = steps[device.device][: device.steps + 1]
+        if device.judged:
+            assert report.steps.seconds_p50 == pytest.approx(
+                1e-9 * median(b - a for a, b in pairwise(ends)), rel=0.01
+            )
+        assert device.idle_pct == pytest.approx(100 - _busy_pct(stretches, ends[0], ends[-1]), rel=0.01)
+    assert (kernel.seconds, kernel.count) == (pytest.approx(1e-9 * total, rel=0.01), count)
+
+
+_STEP_ENDS = """SELECT max(kernel.end) FROM NVTX_EVENTS range LEFT JOIN StringIds known ON known.id = range.textId
+JOIN CUPTI_ACTIVITY_KIND_RUNTIME call
+  ON call.globalTid = range.globalTid AND call.start >= range.start AND call.end <= range.end
+JOIN CUPTI_ACTIVITY_KIND_KERNEL kernel ON kernel.correlationId = call.correlationId
+  AND kernel.globalPid = call.globalTid / 0x1000000 * 0x1000000
+WHERE coalesce(range.text, known.value) = 'optimizer' AND kernel.deviceId = ? GROUP BY range.start ORDER BY 1"""
+"""When the last kernel of each optimizer step ended on one device."""
+_KERNELS = """SELECT sum(end - start), count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL
+WHERE demangledName IN (SELECT id FROM StringIds WHERE value LIKE ?)"""
 
 
 def _optimizer_ends(events: Sequence[dict[str, Any]], by_launch: dict[int, dict[str, Any]]) -> list[float]:

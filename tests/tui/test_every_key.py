@@ -66,8 +66,9 @@ def here(ready: Path, tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.Mon
 
 
 async def shows(app: LlmtopApp, pilot: Pilot[int], words: str) -> None:
+    """Wait for words; a sentence may go on in the next row."""
     deadline = time.monotonic() + 60
-    while not (isinstance(app.screen, BoardScreen) and words in text(app)):
+    while not (isinstance(app.screen, BoardScreen) and words in " ".join(text(app).split())):
         assert time.monotonic() < deadline, f"no {words} in\n{text(app)}"
         await asyncio.sleep(0.01)
         await pilot.pause()
