@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from collectors.prometheus.cluster_view import ClusterView, HungRank, LateRank, NodeAlert, Run
 from collectors.prometheus.fleet_rules import MIN_STEPS, STALE_SECONDS
+from collectors.prometheus.node_words import node_notes
 from llmtop import format as fmt
 from llmtop.hardware.gpu_errors import xid_text
 from llmtop.model.bottlenecks import name_of
@@ -21,7 +22,7 @@ MOST_RANKS = 8
 
 
 def counts_text(view: ClusterView) -> str:
-    """Nodes up and down, and alerts by id."""
+    """Return the nodes up and down, and alerts by name; "no alerts" only where there is no other fault either."""
     if view.nodes_up is None:
         nodes = f"nodes {fmt.DASH}"
     else:
@@ -29,7 +30,20 @@ def counts_text(view: ClusterView) -> str:
         nodes += f", {view.nodes_removed} removed" if view.nodes_removed else ""
         nodes += f", {view.nodes_acknowledged} acknowledged" if view.nodes_acknowledged else ""
     alerts = ", ".join(f"{count} {name_of(name)}" for name, count in view.alerts.items())
-    return f"{nodes}; {alerts or 'no alerts' if view.nodes_up is not None else 'alerts ' + fmt.DASH}"
+    if view.nodes_up is None:
+        return f"{nodes}; alerts {fmt.DASH}"
+    alerts = alerts or ("" if _has_fault(view) else "no alerts")
+    return f"{nodes}; {alerts}" if alerts else nodes
+
+
+def _has_fault(view: ClusterView) -> bool:
+    """Return True if something of the view is critical or a warning, besides alerts of llmtop on the nodes."""
+    return (
+        bool(view.hung or view.grave)
+        or any(one.is_straggler for one in view.late)
+        or any(map(missing_text, view.runs))
+        or any(note.severity != "info" for note in node_notes(view))
+    )
 
 
 def state_notes(view: ClusterView, now: float | None = None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +22,7 @@ class Held:
         self._tell: Callable[[Snapshot], None] = lambda _snapshot: None
         self.interval = 1.0
         self.closed = False
+        self.has_first = bool(first)
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Begin with the first ones."""
@@ -48,7 +50,11 @@ async def running(
     """The app on this feed, settled."""
     app = LlmtopApp(feed, **options)
     async with app.run_test(size=size) as pilot:
-        await pilot.pause()
+        for _ in range(500 if getattr(feed, "has_first", False) else 1):
+            await pilot.pause()
+            if app.view.snapshot is not None:
+                break
+            await asyncio.sleep(0.01)
         yield app, pilot
 
 

@@ -228,7 +228,7 @@ class ClusterApp(TerminalApp):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.push_screen(ClusterHelp())
+        self.push_screen(ClusterHelp(of_charts=self.state.opened is not None))
 
     def action_capture(self) -> None:
         """Show the command that captures the accused ranks; pressed again, run it where that is possible."""

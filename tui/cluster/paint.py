@@ -187,11 +187,15 @@ def _detail(state: ClusterState, width: int, cell_theme: CellTheme) -> list[Row]
         why = f"{down_text(node, state.view.time)}; press z to hide it"
     else:
         why = ", ".join(node.reasons) or ("no llmtop exporter" if node.up is None else "OK")
-    power = "" if node.power_ratio is None else f"{fmt.percent_text(100 * node.power_ratio)} of the power limit"
+    figures: list[str] = []
+    if node.up is not False and not node.is_stale:  # else they are of an earlier time
+        if node.power_ratio is not None:
+            figures.append(f"{fmt.percent_text(100 * node.power_ratio)} of the power limit")
+        figures += rate_texts(node.rates)
     age = node.data_age_seconds or 0.0
     old = f"values {fmt.duration(round(age, 1))} old" if age >= _OLD_SECONDS else ""
     row = Row(width).add(f" {cell_theme.glyphs.selected} {node.name}: {why}", cell_theme.palette.strong)
-    for part in (power, *rate_texts(node.rates), old):
+    for part in (*figures, old):
         if part and fmt.width_of(part) + 2 <= row.free_cells:
             row.add(f", {part}", cell_theme.palette.strong)
     return [row]

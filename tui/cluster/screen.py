@@ -100,11 +100,24 @@ class ClusterScreen(SortedTable):
         self.redraw()
 
 
+_OF_TABLE, _OF_CHARTS = frozenset({"sort", "turn"}), frozenset({"back"})
+"""Actions that work only while the table of nodes, or the charts of one node, are open."""
+
+
 class ClusterHelp(Scrolling):
     """The keys of the cluster's pane."""
 
     NAME = keys.CLUSTER_HELP
     MARGIN = 1
+
+    def __init__(self, *, of_charts: bool) -> None:
+        """Show the keys that work now.
+
+        Args:
+            of_charts: whether the charts of one node are open, else the table of nodes.
+        """
+        super().__init__()
+        self._left_out = _OF_TABLE if of_charts else _OF_CHARTS
 
     def header(self, width: int) -> Row:
         """Paint the first line."""
@@ -113,7 +126,8 @@ class ClusterHelp(Scrolling):
     def lines(self, width: int) -> list[Row]:
         """Paint the keys."""
         own, shared = own_and_shared(keys.CLUSTER)
-        blocks = key_blocks(keys.CLUSTER, [*own, *shared], [], width, self.cell_theme)
+        here = [key for key in (*own, *shared) if key.action.partition("(")[0] not in self._left_out]
+        blocks = key_blocks(keys.CLUSTER, here, [], width, self.cell_theme)
         return [row for block in blocks for row in block]
 
     async def action_back(self) -> None:

@@ -64,6 +64,8 @@ def fitting(clauses: Sequence[str], room: int, gap: str = ", ") -> str:
 
 def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
     palette, last, since = theme.palette, view.alerts.last_ended(), view.alerts.since
+    if view.snapshot is None:
+        return [Row(width).add(f" {theme.glyphs.info} no sample yet: alerts are not known", palette.dim)]
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
     text = f" {theme.glyphs.info} no alerts" + (f", {muted} muted (a)" if muted else "")
     texts = [text]

@@ -14,6 +14,7 @@ from llmtop.model.snapshot import Host, Snapshot
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, Row, clip, elapsed, frame
 from tui.panes.words import job_and_ranks
+from tui.state.stalled import still_pids
 from tui.state.view import View
 
 
@@ -92,7 +93,8 @@ def _job(view: View) -> list[str]:
         )
     if rank.total_steps and rank.step is not None:
         done = min(rank.step + 1, rank.total_steps)
-        left = "" if rank.eta_seconds is None else f" {fmt.duration(rank.eta_seconds)} left"
+        stands = view.snapshot is None or rank.pid in still_pids(view.snapshot)
+        left = "" if stands or rank.eta_seconds is None else f" {fmt.duration(rank.eta_seconds)} left"
         texts.append(f"{done:,}/{rank.total_steps:,}{left}")
     for logged, value in list(rank.metrics.items())[:1]:
         texts.append(f"{fmt.printable(logged, 20)} {fmt.figure(value)}")

@@ -29,7 +29,7 @@ from tui.paint import alert_style, gpu_names
 from tui.paint.gpu_metrics import BY_KEY, Hue, has_total_text, total_text
 from tui.paint.past_strip import add_strip
 from tui.paint.rows import CellTheme, Row, clip, pad
-from tui.panes.words import short_command
+from tui.panes.words import short_command, standing_word
 from tui.series.heights import FigureHistory
 from tui.state.history import key_of
 from tui.state.order import STATE, Order
@@ -604,29 +604,26 @@ def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellT
     if rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim, "gone": palette.dim}
         return rank.state.upper(), inks.get(rank.state, palette.warning)
-    waits = _waits_in(rank, theme)
+    word = standing_word(rank, theme)
     whose = "" if gpu is None else fmt.printable(ownership.owner_text(gpu.uuid, frame.snapshot))
-    if waits or whose:
-        return waits or f"ok {theme.glyphs.dot} {whose}", palette.warning
-    return _running(frame, rank, theme), palette.dim
+    if open_collective(rank) is not None or whose:
+        # Whose the GPU is has room only beside a short word.
+        said = word if open_collective(rank) is not None else f"{word or 'ok'} {theme.glyphs.dot} {whose}"
+        return said, palette.warning
+    return _running(frame, rank, word, theme), palette.dim
 
 
-def _waits_in(rank: Rank, theme: CellTheme) -> str:
-    """Return the collective in which a rank stands while no step ends; empty where it stands in none."""
-    stuck = open_collective(rank)
-    name = "" if stuck is None else fmt.printable(stuck.operation or "a collective")
-    return f"waits {theme.glyphs.dot} in {name}" if name else ""
-
-
-def _running(frame: NodeTableFrame, rank: Rank, theme: CellTheme) -> str:
+def _running(frame: NodeTableFrame, rank: Rank, word: str, theme: CellTheme) -> str:
+    """Return the state of a running rank that no alert names; `word` is why it makes no steps, else ""."""
     if rank.lost:
         forms = (
             f"ok {theme.glyphs.dot} {fmt.count(rank.lost)} steps not received",
             f"{fmt.count(rank.lost)} not received",
         )
         return forms[len(forms[0]) > frame.plan.state]
-    other_job = frame.several and rank.job != frame.job
-    return f"another job: {fmt.printable(rank.job).replace(' · ', ' ')}" if other_job else "ok"
+    if frame.several and rank.job != frame.job:
+        return f"another job: {fmt.printable(rank.job).replace(' · ', ' ')}"
+    return word or "ok"
 
 
 def _count(frame: NodeTableFrame, entry: Entry) -> int:

@@ -23,9 +23,9 @@ from tui.paint import alert_style, gpu_names
 from tui.paint.charts import nice_limit
 from tui.paint.rows import CellTheme, Row, clip, frame, pad
 from tui.panes.phase_bars import bar, parts, step_seconds
-from tui.panes.words import job_and_ranks
+from tui.panes.words import job_and_ranks, standing_word
 from tui.state.order import STATE, Order
-from tui.state.stalled import still_pids
+from tui.state.stalled import is_still, still_pids
 from tui.state.view import View
 
 
@@ -128,7 +128,7 @@ def paint(
     content += [Row(inner) for _ in range(room + 1 - len(content))]
     if not framed:
         return [row.end(palette.text) for row in content]
-    return frame(content, width, theme, title=_title(view, len(ranks), role, theme))
+    return frame(content, width, theme, title=_title(view, len(ranks), role, table.context.still, theme))
 
 
 def lines(view: View, role: str = "") -> list[Line]:
@@ -204,22 +204,24 @@ def _sort_ranks(ranks: list[Rank], view: View) -> list[Rank]:
     return sorted_by(ranks, lambda r: value(r, context), reverse=order.reverse)
 
 
-def _title(view: View, count: int, role: str, theme: CellTheme) -> list[tuple[str, Style]]:
+def _title(view: View, count: int, role: str, still: frozenset[int], theme: CellTheme) -> list[tuple[str, Style]]:
     palette, dot = theme.palette, f" {theme.glyphs.dot} "
     jobs = view.jobs()
     by = f"{dot}by {fmt.printable(role, 24)} (M)" if role else ""
     if len(jobs) == 1:
         return [
             (job_and_ranks(jobs[0])[1], palette.strong),
-            ("".join(dot + text for text in _job_rate(jobs[0])) + by, palette.dim),
+            ("".join(dot + text for text in _job_rate(jobs[0], still)) + by, palette.dim),
         ]
     of = f"{dot}{len(jobs)} jobs" if jobs else ""
     return [("ranks", palette.strong), (f"{dot}{count}{of}{by}", palette.dim)]
 
 
-def _job_rate(job: Job) -> list[str]:
-    """Return the rate of a job over all its ranks."""
-    texts = []
+def _job_rate(job: Job, still: frozenset[int]) -> list[str]:
+    """Return the rates of a job over all its ranks; nothing for one that stands still."""
+    texts: list[str] = []
+    if is_still(job, still):
+        return texts
     if job.tokens_per_s is not None:
         texts.append(f"{fmt.count(job.tokens_per_s)} tokens/s")
     elif job.samples_per_s is not None:
@@ -237,7 +239,7 @@ def _job(table: _RankTableFrame, job: Job) -> Row:
     loud = job.state in ("stalled", "stopped")
     state = "" if job.state == "running" else f" {job.state.upper()} "
     named, seen = job_and_ranks(job)
-    said, name = dot + dot.join((seen, *_job_rate(job))), named.replace(" · ", dot)
+    said, name = dot + dot.join((seen, *_job_rate(job, table.context.still))), named.replace(" · ", dot)
     row.add(clip(name, max(row.free_cells - len(state) - len(said), row.free_cells // 2)), palette.strong)
     row.add(clip(said, max(row.free_cells - len(state), 0)), palette.dim)
     return row.add(state, palette.critical if job.state == "stalled" else palette.warning if loud else palette.dim)
@@ -359,6 +361,8 @@ def _line(table: _RankTableFrame, rank: Rank, alert: Alert | None) -> Row:
     elif rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim}
         row.add(rank.state.upper(), inks.get(rank.state, palette.warning))
+    elif word := standing_word(rank, theme):
+        row.add(word, palette.dim if rank.step is None else palette.warning)
     elif rank.lost:
         row.add(f"{fmt.count(rank.lost)} steps not received", palette.dim)
     return row

@@ -7,6 +7,7 @@ from llmtop.model import ownership
 from llmtop.model.jobs import NAME_SEPARATOR
 from llmtop.model.snapshot import Gpu, Job, Rank
 from tui.paint.rows import CellTheme
+from tui.state.stalled import open_collective
 from tui.state.view import View
 
 
@@ -29,6 +30,14 @@ def users(gpu: Gpu, view: View, theme: CellTheme) -> str:
     if reasons:
         parts.append(fmt.printable(", ".join(reasons)).replace("_", " "))
     return dot.join(parts)
+
+
+def standing_word(rank: Rank, theme: CellTheme) -> str:
+    """Return why a running rank makes no steps, by what the rank itself reports; "" while it makes some."""
+    stuck = open_collective(rank)
+    if stuck is not None:
+        return f"waits {theme.glyphs.dot} in {fmt.printable(stuck.operation or 'a collective')}"
+    return f"no {rank.kind} yet" if rank.step is None else ""
 
 
 def job_and_ranks(job: Job) -> tuple[str, str]:

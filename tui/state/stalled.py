@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop.model.bottlenecks import AlertId
-from llmtop.model.snapshot import CollectiveCount, Rank, Snapshot
+from llmtop.model.snapshot import CollectiveCount, Job, Rank, Snapshot
 from llmtop.model.stall_thresholds import quiet_seconds
 
 _NO_STEPS: Final[tuple[AlertId, ...]] = ("stalled", "hung_collective")
@@ -37,7 +37,7 @@ def still_pids(snapshot: Snapshot) -> frozenset[int]:
 
     Beside such a state, tokens per second or an idle share of earlier steps would contradict it.
     """
-    accused = {one.pid or one.gpu for one in snapshot.alerts if one.id in _NO_STEPS}
+    accused = {one.pid or one.gpu for one in snapshot.alerts if one.id in _NO_STEPS} - {None}
     return frozenset(
         one.pid
         for one in snapshot.ranks
@@ -45,3 +45,13 @@ def still_pids(snapshot: Snapshot) -> frozenset[int]:
         or not accused.isdisjoint((one.pid, one.gpu_uuid))
         or open_collective(one) is not None
     )
+
+
+def is_still(job: Job, still: frozenset[int]) -> bool:
+    """Return True if a job makes no steps: its ranks wait for each other, so one that stands still is enough.
+
+    Args:
+        job: its ranks that have ended do not count.
+        still: what `still_pids` returned.
+    """
+    return not still.isdisjoint(job.pids)

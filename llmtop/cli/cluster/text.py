@@ -32,8 +32,10 @@ def _lines(view: ClusterView) -> Iterator[str]:
         ("missing", [words for words in map(missing_text, view.runs) if words]),
         ("nodes", [f"{one.severity} {one.kind}: {one.text}" for one in node_notes(view)]),
         ("hung", [hung_text(one) for one in view.hung]),
-        ("stragglers", [late_text(one) for one in view.late]),
-        ("critical", [critical_text(one) for one in view.grave]),
+        ("stragglers", [late_text(one) for one in view.late if one.is_straggler]),
+        ("late", [late_text(one) for one in view.late if not one.is_straggler]),
+        ("critical", [critical_text(one) for one in view.grave if one.id != "link_errors"]),
+        ("link errors", [critical_text(one) for one in view.grave if one.id == "link_errors"]),
     ):
         if found:
             yield ""

@@ -264,7 +264,7 @@ def _window(window: Window) -> Iterable[str]:
     yield f"p50 {fmt.duration(window.step_seconds_p50)}"
     yield f"p95 {fmt.duration(window.step_seconds_p95)}"
     if window.outside_seconds is not None:
-        yield f"outside {fmt.duration(window.outside_seconds)}"
+        yield f"untimed {fmt.duration(window.outside_seconds)}"
     if window.tokens_per_s is not None:
         yield f"{fmt.count(window.tokens_per_s)} tokens/s"
 

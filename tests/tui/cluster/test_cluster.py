@@ -18,14 +18,17 @@ from msgspec.structs import replace
 from collectors.prometheus.cluster_view import (
     ClusterView,
     GpuCell,
+    HungRank,
     LateRank,
     Node,
+    NodeAlert,
     NodeCharts,
     NodeRates,
     Run,
     Series,
 )
 from collectors.prometheus.words import missing_text, number_ranges, run_text
+from llmtop.cli.cluster.text import render
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, Prometheus, find
 from tests.support.simulated_nodes import Nodes
@@ -492,3 +495,53 @@ def test_the_header_has_its_clock_apart_from_the_counts_and_whole(width: int) ->
     clock = time.strftime("%H:%M:%S", time.localtime(1000.0))
     assert f"no alerts  {clock}" in re.sub(r" {3,}", "  ", header)
     assert "…" not in header
+
+
+RATES = NodeRates(pcie_rx=1e9, pcie_tx=2e9)
+NODE_STATES: tuple[tuple[str, dict[str, object], bool], ...] = (
+    ("OK", {}, True),
+    ("2 GPUs at low power", {"badness": 50.0, "reasons": ("2 GPUs at low power",)}, True),
+    ("rank 3 behind", {"badness": 90.0, "reasons": ("rank 3 behind",)}, True),
+    ("no llmtop exporter", {"up": None}, True),
+    ("stale", {"badness": 80.0, "reasons": ("stale",), "is_stale": True, "data_age_seconds": 300.0}, False),
+    ("not answered since", {"badness": 100.0, "reasons": ("down",), "up": False, "last_seen_at": 400.0}, False),
+    ("is no longer a target", {"up": False, "is_target": False, "last_seen_at": 400.0}, False),
+)
+"""Words of each state of a node, its fields, and whether values of it are of now."""
+
+
+@pytest.mark.parametrize(("words", "fields", "is_live"), NODE_STATES, ids=[one[0] for one in NODE_STATES])
+def test_no_value_of_a_node_contradicts_its_state(words: str, fields: dict[str, object], is_live: bool) -> None:
+    state = ClusterState()
+    state.view, state.now = view(1, nodes=(node(0, rates=RATES, **fields),)), 1001.0
+    lines = painted(state, 160, 24).splitlines()
+    detail = next(line for line in lines if "▸ node000:" in line)
+    cells = next(line for line in lines if line.startswith(("▸ node000", "▸■node000")) and line is not detail)
+    assert words in detail
+    assert ("80 % of the power limit" in detail) == is_live
+    assert ("PCIe rx" in detail) == is_live
+    assert ("▇▇▇▇▇▇▇▇" in cells) == is_live
+    assert ("■" in cells) == ("badness" in fields)
+    assert "badness" not in fields or "OK" not in detail
+
+
+LATE = LateRank(run="r", rank="1", node="node001", pid="7", seconds=0.1, step_share=0.3)
+FAULTS: dict[str, dict[str, object]] = {
+    "hung": {"hung": (HungRank(run="r", process_group="0", waiting=8),)},
+    "critical": {"grave": (NodeAlert(id="xid", node="node000", value=79.0),)},
+    "straggler": {"late": (LATE,)},
+    "missing": {"runs": (Run(name="r", world_size=8, ranks_reporting=7),)},
+    "down": {"nodes": (node(0, up=False),)},
+    "stale": {"nodes": (node(0, is_stale=True),)},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_header_does_not_deny_a_fault_below_it(fault: str) -> None:
+    state = ClusterState()
+    state.view, state.now = view(2, **FAULTS[fault]), 1001.0
+    assert "no alerts" not in painted(state, 120, 24)
+    harmless = view(2, late=(replace(LATE, step_share=0.03),))
+    state.view = harmless
+    assert "no alerts" in painted(state, 120, 24)
+    assert "stragglers" not in render(harmless)

@@ -20,7 +20,7 @@ from tui.core.canvas import Board
 ENDING = {"ctrl+c", "ctrl+z"}
 WRONG = ("i", "Q", "f5", "ctrl+a", "x", "1", "tab", "r", "space", "ctrl+p")
 WAYS = {"nodes": ((), "by ▴worst"), "charts": (("enter",), "the last"), "help": (("question_mark",), "Keys on")}
-MOVES = {"move", "page", "edge", "match", "column"}
+MOVES = {"move", "page", "edge", "match", "column", "instant"}
 """Actions that may change nothing, at an end."""
 
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
-from typing import get_args
 
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from llmtop.format import DASH
-from llmtop.model.bottlenecks import BOTTLENECKS, AlertId
-from llmtop.model.snapshot import Alert, CollectiveCount, Process, RankState, Snapshot
+from llmtop.model.snapshot import Process, Snapshot
 from screenshots.scenes import scene
 from tests.tui.paint.test_painting import LOOKS, painted, viewed
 from tui.core.layout import alert_rows
-from tui.panes import node_table
 from tui.panes.time_line import LABEL, NARROW_LABEL
 from tui.state.view import View
 
@@ -145,52 +140,3 @@ def test_ranks_without_a_gpu_have_their_steps_as_the_strip() -> None:
     titles = next(line for line in lines if "step, " in line)
     assert "power" not in titles
     assert sum("41200" in line or "41201" in line for line in lines) >= 2
-
-
-STANDS_STILL = {"STALLED", "STOPPED", "PAUSED", "GONE", "HUNG", "waits"}
-"""First words of states beside which a rate or an idle share would be of earlier steps."""
-
-
-def _states() -> Iterator[tuple[str, Snapshot]]:
-    """Each state that a row can have: the word that it begins with, and a moment of one GPU and one rank."""
-    moment = scene(gpus=1, seconds=3)[-1]
-    (card,), (first,) = moment.gpus, moment.ranks
-    first = replace(first, waits_seconds=0.012)
-    busy = replace(moment, ranks=(first,), alerts=())
-    for state in get_args(RankState):
-        yield "ok" if state == "running" else state.upper(), replace(busy, ranks=(replace(first, state=state),))
-    for alert_id in get_args(AlertId):
-        raised = Alert(id=alert_id, severity="warning", since=moment.time, summary="why", gpu=card.uuid)
-        yield BOTTLENECKS[alert_id].badge, replace(busy, alerts=(replace(raised, pid=first.pid),))
-        yield BOTTLENECKS[alert_id].badge, replace(busy, alerts=(raised,))
-    open_one = CollectiveCount(group="default", enqueued=8, completed=7, operation="all_reduce")
-    yield "waits", replace(busy, ranks=(replace(first, collectives=(open_one,)),))
-    bound = replace(first, gpu_busy_pct=99.8, gpu_busy_bound=True)
-    yield "ok", replace(busy, ranks=(bound,))
-    yield "ok", replace(busy, ranks=(replace(first, lost=12),))
-    yield "ERROR", replace(busy, gpus=(replace(card, error="Xid 79", util_pct=None, power_watts=None),))
-    alone = replace(busy, ranks=(), processes=())
-    yield "hidden process", alone
-    yield "hidden process", replace(alone, gpus=(replace(card, util_pct=0.0),))
-    yield "no process", replace(alone, gpus=(replace(card, util_pct=0.0, mem_used_bytes=600 << 20),))
-
-
-def test_no_value_of_a_row_contradicts_its_state() -> None:
-    for word, moment in _states():
-        view = viewed(moment)
-        (entry,) = node_table.entries(view)
-        frame = node_table.table(view, [entry], 250)
-        assert frame is not None
-        texts = {column.key: column.text(entry, frame.context) for column in frame.plan.columns}
-        row = node_table.line(frame, entry, view, 250, LOOKS["mono"])
-        drawn = "".join(segment.text for segment in row.segments)
-        assert re.search(rf"\b{word}\b", drawn), (word, drawn)
-        assert word == "ok" or not re.search(r"\bok\b", drawn), drawn
-        now = {key: texts[key] for key in ("idle", "tokens", "waits") if moment.ranks}
-        if word in STANDS_STILL:
-            assert set(now.values()) == {DASH}, (word, now)
-        elif moment.ranks:
-            assert now["tokens"] != DASH, (word, now)
-        assert "≥ 0" not in texts.get("idle", ""), (word, now)
-        if word == "ERROR":
-            assert (texts["util"], texts["power"]) == (DASH, DASH)
