@@ -221,6 +221,7 @@ def _build_report(
         timeline=_timeline(judgement, timelines, gaps, phases),
         whole_timeline=drawn,
         notes=(*capture_notes(trace, timelines, per_process), *_uncorrected_notes(judgement)),
+        which_run=trace.which_run or None,
     )
 
 

@@ -83,9 +83,11 @@ def brief_document(report: Report) -> Document:
 
 
 def head(report: Report) -> list[Paragraph]:
-    """Return what was read, the verdict in a sentence, and its steps."""
+    """Return what was read, of several runs which one, the verdict in a sentence, and its steps."""
+    which = [Paragraph(f"{report.which_run}.", "warning", is_lead=True)] if report.which_run else []
     return [
         Paragraph(headline(report), "dim"),
+        *which,
         Paragraph(report.summary, "title" if report.verdict == "gpu_bound" else "warning", is_lead=True),
         *(Paragraph(line, "dim") for line in step_lines(report)),
     ]

@@ -415,6 +415,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tool_version: str = ""
     notes: tuple[str, ...] = ()
     """Left-out parts, with the reason."""
+    which_run: str | None = None
+    """Which run this report is of, and which it leaves out, in one sentence, where a folder holds several."""
     stopped_early: str | None = None
     """If the capture recorded less than was asked for: how much, and why, in one sentence, from capture.json."""
 

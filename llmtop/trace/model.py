@@ -321,6 +321,8 @@ class Trace:
     """Unix time of the trace's instant 0, in ns; None where the file does not say."""
     notes: list[str] = field(default_factory=list)
     """Sentences: what of the file was left out, and why."""
+    which_run: str = ""
+    """Which of a folder's runs this is, in a sentence; "" where the folder has one."""
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, what: str, key: object, make: Callable[[], T]) -> T:

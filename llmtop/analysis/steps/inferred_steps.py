@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmtop.analysis.steps.repetition import FEWEST_KERNELS, RARER, LaunchedKernels, may_be_layers
+from llmtop.analysis.steps.repetition import FEWEST_KERNELS, RARER, LaunchedKernels, is_loop_of, may_be_layers
 from llmtop.naming.kernel_names import is_collective, kind_of
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
@@ -56,8 +56,11 @@ def infer_steps(trace: model.Trace, process: int) -> InferredSteps | None:
         _infer_from_bursts(trace, rows, collective, "collectives"),
     ):
         if found is not None and _are_steady(found, len(rows)):
-            layers = may_be_layers(LaunchedKernels.from_trace(trace, process), found.instants)
-            return None if layers else found
+            kernels = LaunchedKernels.from_trace(trace, process)
+            parts = may_be_layers(kernels, found.instants) or is_loop_of(
+                kernels, found.instants, FEWEST_KERNELS - 1
+            )
+            return None if parts else found
     return None
 
 

@@ -41,19 +41,25 @@ _USUAL = 0.9
 _LAYERS = 2
 """More attention than that in one stretch is of several layers, so that the stretch is none."""
 _LEAST_COPY_BYTES = 256
+_OWN_OPERATORS = 0.2
+"""Share of a training's operators that its main thread makes, at least: forward and optimizer, while the autograd
+thread may make the forward once more (checkpointing) and twice as much for the gradients."""
 
 
 @dataclass(frozen=True)
 class LaunchedKernels:
-    """The kernels and graphs of a process in the order in which the host launched them."""
+    """The kernels and graphs of a process in the order in which the host launched them; where nothing ran on a
+    device, the operators of one thread."""
 
     trace: model.Trace
     rows: Ns
-    """Rows of `Trace.ops`."""
+    """Rows of `Trace.ops`; none for operators."""
     launched: Ns
     """When each was launched, ns; when it ran where the capture has no calls."""
     name: Ns
     """Full name of each, renumbered from 0."""
+    titles: Ns
+    """For each number of `name` its row in `Trace.names`."""
     copied: Ns
     """When copies between host and device were launched, ns, in order."""
 
@@ -61,6 +67,14 @@ class LaunchedKernels:
     def from_trace(trace: model.Trace, process: int) -> LaunchedKernels:
         """Return those of a process; kept by the trace."""
         return trace.once("launched kernels", process, lambda: _launched_kernels(trace, process))
+
+    @staticmethod
+    def of_thread(trace: model.Trace, process: int, thread: int) -> LaunchedKernels:
+        """Return those of a process; its operators on that thread where it has none."""
+        kernels = LaunchedKernels.from_trace(trace, process)
+        if len(kernels.rows):
+            return kernels
+        return trace.once("operators", (process, thread), lambda: _operators(trace, process, thread))
 
     @functools.cached_property
     def products(self) -> Ns:
@@ -72,8 +86,7 @@ class LaunchedKernels:
 
     def chosen_names(self, fits: Callable[[str], bool]) -> list[int]:
         """Return which numbers of `name` stand for a name that fits."""
-        used = np.unique(self.trace.ops.full_name[self.rows]).tolist()
-        return [number for number, name in enumerate(used) if fits(self.trace.names[name])]
+        return [number for number, name in enumerate(self.titles.tolist()) if fits(self.trace.names[name])]
 
     def places(self, marks: Ns) -> Ns:
         """Before which kernel each mark lies; the marks are instants in ns, in order."""
@@ -105,8 +118,30 @@ def _launched_kernels(trace: model.Trace, process: int) -> LaunchedKernels:
     launched_copies = np.where(known & (called >= 0), _start_of(trace, called), ops.start[copies])
     order = np.lexsort((ops.start[rows], launched))
     rows = rows[order]
-    name = np.unique(ops.full_name[rows], return_inverse=True)[1].reshape(-1)
-    return LaunchedKernels(trace, rows, launched[order], name, np.sort(launched_copies))
+    titles, name = np.unique(ops.full_name[rows], return_inverse=True)
+    return LaunchedKernels(trace, rows, launched[order], name.reshape(-1), titles, np.sort(launched_copies))
+
+
+def _operators(trace: model.Trace, process: int, thread: int) -> LaunchedKernels:
+    host = trace.host
+    mine = (host.process == process) & (host.thread == thread) & (host.kind == model.OPERATOR)
+    rows = np.flatnonzero(mine)
+    rows = rows[np.argsort(host.start[rows], kind="stable")]
+    titles, name = np.unique(host.name[rows], return_inverse=True)
+    none = np.empty(0, dtype=np.int64)
+    return LaunchedKernels(trace, none, host.start[rows], name.reshape(-1), titles, none)
+
+
+def makes_the_operators(trace: model.Trace, process: int, thread: int, marks: Ns) -> bool:
+    """Return True if a thread makes enough of the operators between marks to make the steps; True where the
+    capture has none.
+
+    The threads of a server have ranges each for its own requests, or for what hands these on.
+    """
+    host = trace.host
+    starts = (marks[0] <= host.start) & (host.start < marks[-1])
+    within = starts & (host.process == process) & (host.kind == model.OPERATOR)
+    return bool((within & (host.thread == thread)).sum() >= _OWN_OPERATORS * within.sum())
 
 
 def _start_of(trace: model.Trace, called: Ns) -> Ns:
@@ -160,6 +195,39 @@ def _consists_of_parts(kernels: LaunchedKernels, places: Ns) -> bool:
     return sum(_parts(kernels.name[low:high]) > 1 for low, high in middle) * 2 > len(middle)
 
 
+def is_loop_of(kernels: LaunchedKernels, marks: Ns, most: int) -> bool:
+    """Return True if what lies between marks is a loop of few kernels: the same ones, again and again.
+
+    Work that repeats after fewer kernels than a step has is a part of one, and a program that launches nothing
+    else has no steps, however regular its marks are.
+
+    Args:
+        kernels: of the process.
+        marks: instants in ns, in order.
+        most: kernels of the loop, at most.
+    """
+    if not len(kernels.rows):
+        return False
+    places = kernels.places(marks)
+    pairs = [pair for pair in zip(places[:-1].tolist(), places[1:].tolist(), strict=True) if pair[0] < pair[1]]
+    middle = pairs[len(pairs) // 2 :][:_EXAMINED]
+    return bool(middle) and sum(_repeats_within(kernels, low, high, most) for low, high in middle) * 2 > len(middle)
+
+
+def _repeats_within(kernels: LaunchedKernels, low: int, high: int, most: int) -> bool:
+    """Return True if the kernels of a stretch repeat after at most so many, without what comes once in a step."""
+    rows, order = kernels.rows[low:high], kernels.name[low:high]
+    used = np.unique(order)
+    if (kernels.trace.ops.kind[rows] == model.GRAPH).any():
+        return False
+    if len(used) == 1:
+        return True
+    if any(is_step_work(kernels.trace.names[title]) for title in kernels.titles[used].tolist()):
+        return False
+    longest = min(most, len(order) // _FEWEST_STEPS)
+    return any(float((order[after:] == order[:-after]).mean()) >= _REPEATS for after in range(1, longest + 1))
+
+
 def _parts(order: Ns) -> int:
     """Return the number of equal parts of an order of kernels; 1 where it is no repetition."""
     counts = np.unique(order, return_counts=True)[1]
@@ -200,7 +268,7 @@ def group_marks(kernels: LaunchedKernels, marks: Ns, period: int) -> Ns:
         begins = begins - ahead
         chosen = kernels.launched[begins]
     if len(begins) > 1:
-        edges = np.append(begins, len(kernels.rows))
+        edges = np.append(begins, len(kernels.launched))
         sizes = kernels.counts(edges)
         same = np.minimum(sizes[-1], sizes[-2]).sum() / max(sizes[-1].sum(), sizes[-2].sum(), 1.0)
         if same >= 1 - _AS_GOOD:
@@ -276,10 +344,10 @@ def hold_the_work(kernels: LaunchedKernels, marks: Ns, as_steps: bool) -> bool:
         as_steps: whether a step needs as many kernels as one that no range marks.
     """
     within = np.diff(kernels.places(marks))
-    if len(within) < _FEWEST_STEPS or len(kernels.rows) < FEWEST_KERNELS:
+    if len(within) < _FEWEST_STEPS or len(kernels.launched) < FEWEST_KERNELS:
         return False
     enough = FEWEST_KERNELS if as_steps else 1
-    return bool(np.median(within) >= enough and 2 * within.sum() >= len(kernels.rows))
+    return bool(np.median(within) >= enough and 2 * within.sum() >= len(kernels.launched))
 
 
 def _attends(name: str) -> bool:

@@ -11,7 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtop.analysis.steps.inferred_steps import FEWEST_MARKS, infer_steps
-from llmtop.analysis.steps.repetition import LaunchedKernels, group_marks, hold_the_work, may_be_layers, period_of
+from llmtop.analysis.steps.repetition import (
+    FEWEST_KERNELS,
+    LaunchedKernels,
+    group_marks,
+    hold_the_work,
+    is_loop_of,
+    makes_the_operators,
+    may_be_layers,
+    period_of,
+)
 from llmtop.naming.phase_names import (
     is_model_part,
     is_numbered_step,
@@ -234,7 +243,9 @@ def _steps_from_input(
                 best = _Marks(name, thread, starts, hidden=False, numbered=False)
     if best is None:
         return None
-    period = period_of(LaunchedKernels.from_trace(trace, process), best.starts)
+    kernels = LaunchedKernels.of_thread(trace, process, best.thread)
+    own = len(kernels.rows) or makes_the_operators(trace, process, best.thread, best.starts)
+    period = period_of(kernels, best.starts) if own else None
     return None if period is None else _steps_between(trace, process, best, period, "")
 
 
@@ -300,9 +311,9 @@ def _steps_from_regularity(
     What comes once or twice (a range around everything, an evaluation) hides nothing that lies in it. Of layers
     and the like so many make a step as the kernels need to repeat.
     """
-    kernels = LaunchedKernels.from_trace(trace, process)
     found: list[tuple[float, _Marks, int]] = []
     for thread, rows in rows_by_value(ranges.thread):
+        kernels = LaunchedKernels.of_thread(trace, process, thread)
         for marks in _regular_candidates(trace.names, ranges.select(rows), thread):
             period = period_of(kernels, marks.starts)
             name = trace.names[marks.name]
@@ -310,8 +321,12 @@ def _steps_from_regularity(
                 continue
             # A function of a library (Executor::bindInputs) is no mark of a script's.
             as_steps = period > 1 or "::" in name
-            in_doubt = as_steps or marks.hidden or (marks.numbered and len(kernels.rows) > 0)
+            in_doubt = as_steps or marks.hidden or (marks.numbered and len(kernels.launched) > 0)
             if in_doubt and not hold_the_work(kernels, marks.starts[::period], as_steps):
+                continue
+            if is_loop_of(kernels, marks.starts[::period], FEWEST_KERNELS - 1 if in_doubt else 1):
+                continue
+            if not len(kernels.rows) and not makes_the_operators(trace, process, thread, marks.starts):
                 continue
             unevenness = _unevenness(np.diff(marks.starts[::period]), marks.numbered or period > 1)
             # Where the kernels repeat with more marks, that is evidence enough: a first pass may take much longer.
@@ -374,7 +389,7 @@ def _steps_between(trace: model.Trace, process: int, marks: _Marks, period: int,
     if period == 1:
         how = f"from the start of one range {label!r} to the next{why}"
     else:
-        starts = group_marks(LaunchedKernels.from_trace(trace, process), starts, period)
+        starts = group_marks(LaunchedKernels.of_thread(trace, process, marks.thread), starts, period)
         how = f"from one range {label!r} to the {period}. after it, by the kernels that repeat{why}"
     marker = marks.name if period == 1 else -1
     closed = period > 1 and int(starts[-1]) > int(marks.starts[-1])

@@ -1,7 +1,8 @@
 """Which files of a folder are the captures to read: in it, or some levels down, where TensorBoard and launchers
 put them.
 
-Of one run with a folder a rank all are read together. Of several runs the newest is read; a note names the others.
+Of one run with a folder a rank all are read together. Of several runs the newest is read; a sentence names the
+others.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llmtop.errors import UnusableInput
-from llmtop.format import counted
 from llmtop.naming import file_names
 from llmtop.trace.files.file_kind import TRACES, Examined, examine
+from llmtop.trace.files.runs import run_sentence
 from llmtop.trace.xla.viewer import ENDING
 
 _NOT_TRACES = (file_names.CAPTURE_INFO, file_names.REPORT, "perfetto_trace.json.gz")
@@ -27,27 +28,26 @@ _OF_A_RANK = re.compile(
 _DEEPEST = 6
 _MOST_FOLDERS = 2_000
 """Folders that are looked into: a home directory is no log folder."""
-_SHOWN = 3
 
 
-def traces_in(folder: Path, notes: list[str]) -> list[Examined]:
-    """Return the captures in a folder, of one kind: exports before reports before Chrome traces.
+def traces_in(folder: Path) -> tuple[list[Examined], str]:
+    """Return the captures in a folder, of one kind (exports before reports before Chrome traces), and which run
+    they are of, where there are several.
 
     Args:
         folder: where captures lie, or some levels above them.
-        notes: to which it is added which run was read, where there are several.
 
     Raises:
         UnusableInput: there are none.
     """
     found = _directly_in(folder)
     if found:
-        return found
+        return found, ""
     if runs := _runs_in(folder):
-        return _newest([(runs[place], _directly_in(runs[place])) for place in range(len(runs))], folder, notes)
+        return _newest([(runs[place], _directly_in(runs[place])) for place in range(len(runs))], folder)
     below = _capture_folders(folder)
     if below:
-        return _of_one_run(below, folder, notes)
+        return _of_one_run(below, folder)
     snapshot = next((path for path in _files(folder) if path.name.endswith(".pickle")), None)
     if snapshot is not None:
         raise UnusableInput(f"{snapshot} is a memory snapshot, which has no steps: llmtop report {snapshot}")
@@ -132,7 +132,7 @@ def _captures_or_none(folder: Path) -> list[Examined]:
         return []
 
 
-def _of_one_run(below: list[tuple[Path, list[Examined]]], top: Path, notes: list[str]) -> list[Examined]:
+def _of_one_run(below: list[tuple[Path, list[Examined]]], top: Path) -> tuple[list[Examined], str]:
     """Return the captures of the newest run: folders beside each other that are named after ranks are of one
     run."""
     runs: dict[Path, list[tuple[Path, list[Examined]]]] = {}
@@ -140,7 +140,7 @@ def _of_one_run(below: list[tuple[Path, list[Examined]]], top: Path, notes: list
         around = [path for path in (folder, *folder.parents) if path.is_relative_to(top) and path != top]
         of_ranks = [path for path in around if _OF_A_RANK.search(path.name)]
         runs.setdefault(of_ranks[-1].parent if of_ranks else folder, []).append((folder, files))
-    return _newest([(run, _of_ranks(run, own)) for run, own in runs.items()], top, notes)
+    return _newest([(run, _of_ranks(run, own)) for run, own in runs.items()], top)
 
 
 def _of_ranks(run: Path, own: list[tuple[Path, list[Examined]]]) -> list[Examined]:
@@ -157,8 +157,8 @@ def _last_change(files: Iterable[Examined]) -> float:
     return max((file.path.stat().st_mtime for file in files), default=0.0)
 
 
-def _newest(runs: list[tuple[Path, list[Examined]]], top: Path, notes: list[str]) -> list[Examined]:
-    """Return the captures of the newest of several runs, with a note on the others.
+def _newest(runs: list[tuple[Path, list[Examined]]], top: Path) -> tuple[list[Examined], str]:
+    """Return the captures of the newest of several runs, and a sentence that names the others.
 
     Runs in one folder are named by their time, and copies lose the time of a file: there the last name is newest.
     """
@@ -168,10 +168,4 @@ def _newest(runs: list[tuple[Path, list[Examined]]], top: Path, notes: list[str]
         raise UnusableInput(f"{top} holds no capture that can be read")
     chosen = max(runs, key=(lambda run: (run[0].name, 0.0)) if alike else (lambda run: ("", _last_change(run[1]))))
     others = [str(run.relative_to(top)) for run, _ in runs if run != chosen[0]]
-    if others:
-        more = f", and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        notes.append(
-            f"{top} holds {counted(len(runs), 'run')}: this is {chosen[0].relative_to(top)}; the others, each "
-            f"with a report of its own: {', '.join(others[:_SHOWN])}{more}"
-        )
-    return chosen[1]
+    return chosen[1], run_sentence(top, str(chosen[0].relative_to(top)), others) if others else ""

@@ -15,6 +15,7 @@ from llmtop.trace.files.file_kind import Examined, examine
 from llmtop.trace.files.folders import traces_in
 from llmtop.trace.files.gunzip import Gunzip
 from llmtop.trace.files.merge import merge
+from llmtop.trace.files.runs import newest_run
 from llmtop.trace.nsys import load as nsys_sqlite
 from llmtop.trace.sanitize import drop_unusable_rows
 
@@ -32,10 +33,20 @@ def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> m
     """
     given = [path if isinstance(path, Examined) else examine(path) for path in paths]
     notes: list[str] = []
-    files = [file for one in given for file in (traces_in(one.path, notes) if one.kind == "folder" else [one])]
-    traces = without_copies([drop_doubled_events(_open_file(file, limits)) for file in files], notes)
+    traces: list[model.Trace] = []
+    which: list[str] = []
+    for one in given:
+        files, sentence = traces_in(one.path) if one.kind == "folder" else ([one], "")
+        own = without_copies([drop_doubled_events(_open_file(file, limits)) for file in files], notes)
+        if one.kind == "folder":
+            own, of_files = newest_run(own, one.path)
+            which += filter(None, (sentence, of_files))
+        traces += own
+    if len(given) > 1:
+        traces = without_copies(traces, notes)
     trace = merge(traces, ", ".join(str(one.path) for one in given))
     trace.notes[:0] = notes
+    trace.which_run = "; ".join(which)
     return drop_unusable_rows(trace)
 
 

@@ -54,9 +54,9 @@ def test_of_several_runs_the_newest_is_read_and_the_others_are_named(tmp_path: P
         os.utime(path, (1e9 - age, 1e9 - age))
     trace = open_trace(tmp_path)
     assert trace.ops.process.tolist() == [100] * len(trace.ops)
-    assert "holds 3 runs: this is logs/c/plugins/profile/2026_01_00" in trace.notes[0]
-    assert "logs/a/" in trace.notes[0]
-    assert "logs/b/" in trace.notes[0]
+    assert "holds 3 runs: this report is of the newest, logs/c/plugins/profile/2026_01_00" in trace.which_run
+    assert "logs/a/" in trace.which_run
+    assert "logs/b/" in trace.which_run
 
 
 def test_traces_of_one_log_folder_are_told_apart_by_their_names(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from llmtop.analysis.analyze import analyze_trace
 from llmtop.document.markdown import write_markdown
 from llmtop.report.document import report_document
 from llmtop.report.model import Report
-from llmtop.trace.files.open import open_trace
+from llmtop.trace.files.open import open_trace, open_traces
 from tests.support.traces import Capture, steady, write_chrome
 
 STEP = 10_000.0
@@ -41,10 +41,10 @@ def test_two_windows_of_one_process_are_one_process(tmp_path: Path, rank: int | 
     assert any("windows of one process" in note for note in report.notes)
 
 
-def test_a_rank_that_was_started_again_is_one_rank(tmp_path: Path) -> None:
+def test_a_rank_that_was_started_again_is_one_rank_in_files_given_by_name(tmp_path: Path) -> None:
     _window(tmp_path, "a.json", 0, 3, pid=42)
     _window(tmp_path, "b.json", 60e6, 3, pid=77)
-    report = _report(tmp_path)
+    report = analyze_trace(open_traces([tmp_path / "a.json", tmp_path / "b.json"]))
     assert [device.pid for device in report.devices] == [42]
     assert any("windows of one rank, which was started again" in note for note in report.notes)
 
