@@ -204,14 +204,16 @@ def is_loop_of(kernels: LaunchedKernels, marks: Ns, most: int) -> bool:
     Args:
         kernels: of the process.
         marks: instants in ns, in order.
-        most: kernels of the loop, at most.
+        most: kernels of the loop, at most; 0: only what is one kernel throughout.
     """
     if not len(kernels.rows):
         return False
     places = kernels.places(marks)
     pairs = [pair for pair in zip(places[:-1].tolist(), places[1:].tolist(), strict=True) if pair[0] < pair[1]]
     middle = pairs[len(pairs) // 2 :][:_EXAMINED]
-    return bool(middle) and sum(_repeats_within(kernels, low, high, most) for low, high in middle) * 2 > len(middle)
+    return bool(middle) and sum(_repeats_within(kernels, low, high, most) for low, high in middle) * 2 > len(
+        middle
+    )
 
 
 def _repeats_within(kernels: LaunchedKernels, low: int, high: int, most: int) -> bool:

@@ -324,7 +324,8 @@ def _steps_from_regularity(
             in_doubt = as_steps or marks.hidden or (marks.numbered and len(kernels.launched) > 0)
             if in_doubt and not hold_the_work(kernels, marks.starts[::period], as_steps):
                 continue
-            if is_loop_of(kernels, marks.starts[::period], FEWEST_KERNELS - 1 if in_doubt else 1):
+            longest = FEWEST_KERNELS - 1 if as_steps or marks.hidden else 0
+            if is_loop_of(kernels, marks.starts[::period], longest):
                 continue
             if not len(kernels.rows) and not makes_the_operators(trace, process, thread, marks.starts):
                 continue

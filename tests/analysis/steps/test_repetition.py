@@ -178,6 +178,48 @@ def _same_kernel(count: int = 500) -> Capture:
     return capture
 
 
+def _solver(mark: str | None = None, sweeps: int = 40, residual: bool = True) -> Capture:
+    """A solver's loop: one kernel, sweep after sweep, and now and then the residual, as textbooks have it."""
+    capture = Capture()
+    for solve in range(12):
+        at = solve * (sweeps + 1) * 100.0
+        if mark is not None:
+            capture.range(mark, at, at + sweeps * 100)
+        _kernels(capture, at, ["jacobi_sweep"] * sweeps + ["residual_norm"] * residual)
+    return capture
+
+
+def _server() -> Capture:
+    """A server's host: each of eight threads has ranges for its own requests, at about even distances."""
+    capture = Capture()
+    for thread in range(8):
+        for request in range(12):
+            at = request * 10_000.0 + thread * 1_300 + (request * 37 + thread * 11) % 9 * 150
+            capture.range("copy to the device", at, at + 20, tid=200 + thread)
+            for number in range(15):
+                name = f"aten::{('view', 'sum', 'copy_', 'narrow')[(number + thread + request) % 4]}"
+                capture.operator(name, at + 100 + number * 40, at + 120 + number * 40, tid=200 + thread)
+    return capture
+
+
+def _on_the_cpu(passes: int = 6) -> Capture:
+    """A training on the CPU: forward and optimizer on its own thread, backward on autograd's, which has more."""
+    capture = Capture()
+    for number in range(passes):
+        at = number * PASS
+        capture.range("forward", at, at + PASS / 3)
+        for place in range(20):
+            capture.operator(f"aten::op_{place}", at + place * 100, at + place * 100 + 90)
+        for place in range(40):
+            capture.operator(
+                f"aten::op_{place}_backward",
+                at + PASS / 3 + place * 100,
+                at + PASS / 3 + place * 100 + 90,
+                tid=300,
+            )
+    return capture
+
+
 def _inside(capture: Capture) -> Capture:
     capture.range("everything", -100, 1e6)
     return capture
@@ -201,6 +243,9 @@ WITHOUT_STEPS: dict[str, Callable[[], Capture]] = {
     "construction in a range": lambda: _inside(_construction()),
     "a kernel over and over": _same_kernel,
     "a kernel over and over in a range": lambda: _inside(_same_kernel()),
+    "a solver's loop": _solver,
+    "a solver's loop in ranges of a library": lambda: _solver("Solver::solve"),
+    "one kernel over and over in regular ranges": lambda: _solver("benchmark", residual=False),
     "weights of layers": lambda: _ranges(*_WEIGHTS),
     "inputs of a library": lambda: _ranges(*["executor_utils::bindInputs"] * 3, kernels=False),
     "three chunks": lambda: _ranges("compute chunk 0", "compute chunk 1", "compute chunk 2"),
@@ -214,6 +259,20 @@ WITHOUT_STEPS: dict[str, Callable[[], Capture]] = {
 def test_where_there_is_no_step_none_is_found(tmp_path: Path, what: str) -> None:
     steps = find_steps(WITHOUT_STEPS[what]().trace(tmp_path), MAIN)
     assert not len(steps), steps.found_by
+
+
+def test_a_server_without_kernels_has_no_steps_though_its_threads_have_regular_ranges(tmp_path: Path) -> None:
+    steps = find_steps(_server().chrome_trace(tmp_path), MAIN)
+    assert not len(steps), steps.found_by
+
+
+def test_a_training_on_the_cpu_has_its_steps(tmp_path: Path) -> None:
+    steps = find_steps(_on_the_cpu().chrome_trace(tmp_path), MAIN)
+    assert np.median(steps.seconds) == pytest.approx(PASS / 1e6), steps.found_by
+
+
+def test_a_solver_whose_script_marks_each_solve_has_these_steps(tmp_path: Path) -> None:
+    assert len(find_steps(_solver("solve").trace(tmp_path), MAIN)) == 11
 
 
 def _with_range(trace: model.Trace, name: str) -> model.Trace:
