@@ -70,7 +70,7 @@ class Column:
     cut: Cut = "end"
     """Where a text loses characters if it does not fit; "never": it is broken into lines instead."""
     is_optional: bool = False
-    """True for a column that is left out where not all fit."""
+    """True for a column that stands below the others where not all fit; a brief document leaves it out there."""
 
 
 @dataclass(frozen=True)

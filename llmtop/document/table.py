@@ -22,14 +22,17 @@ def layout(columns: Sequence[Column], rows: Sequence[list[str]], room: int) -> l
     """Return groups of columns that stand side by side, each with its places and their widths.
 
     Columns of words are cut as far as they may be. Columns that still do not fit stand in further groups below,
-    each beginning with the first column, or with two where the first has a word twice.
+    each beginning with the first column, or with two where the first has a word twice. Optional ones come last
+    there, where not all fit side by side.
     """
     heads = [width_of(column.title) for column in columns]
     widest = [max(head, *(width_of(row[place]) for row in rows)) for place, head in enumerate(heads)]
     places = list(range(len(columns)))
     wanted = [min(width, _USUAL_TEXT) if columns[place].is_text else width for place, width in enumerate(widest)]
+    apart = None
     if _total(wanted) > room:
-        places = [place for place in places if not columns[place].is_optional]
+        places.sort(key=lambda place: columns[place].is_optional)
+        apart = next((place for place in places if columns[place].is_optional), None)
     least = [
         min(width, max(head, _LEAST_TEXT[column.cut])) if column.is_text else width
         for width, head, column in zip(widest, heads, columns, strict=True)
@@ -38,7 +41,8 @@ def layout(columns: Sequence[Column], rows: Sequence[list[str]], room: int) -> l
     groups: list[list[int]] = [[]]
     for place in places:
         group = [*groups[-1], place]
-        if len(group) > len(keys) + 1 and _total([least[one] for one in group]) > room:
+        is_full = len(group) > len(keys) + 1 and _total([least[one] for one in group]) > room
+        if is_full or (place == apart and place not in keys):
             groups.append([*keys, place])
         else:
             groups[-1] = group

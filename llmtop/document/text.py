@@ -102,7 +102,7 @@ def _few_rows(block: Block, width: int, whole: bool, count: int) -> list[Line]:
         return block_lines(block, width)
     if not count:
         return []
-    return block_lines(replace(block, most=count), width, "--full", whole=whole)
+    return block_lines(replace(block, most=count), width, "--full", whole=whole, optional=False)
 
 
 def _row_count(block: Block) -> int:
@@ -132,7 +132,9 @@ def _join_blocks(blocks: Sequence[Block], parts: Sequence[list[Line]]) -> list[L
     return lines
 
 
-def block_lines(block: Block, width: int, hint: str = "--json has all", *, whole: bool = True) -> list[Line]:
+def block_lines(
+    block: Block, width: int, hint: str = "--json has all", *, whole: bool = True, optional: bool = True
+) -> list[Line]:
     """Return the lines of one block.
 
     Args:
@@ -140,6 +142,7 @@ def block_lines(block: Block, width: int, hint: str = "--json has all", *, whole
         width: cells of a line.
         hint: where all rows are, for a table that does not show all.
         whole: with columns of a table that do not fit beside the others, below these.
+        optional: with the optional ones among these.
     """
     if isinstance(block, Heading):
         return _title(block.text, width)
@@ -149,15 +152,15 @@ def block_lines(block: Block, width: int, hint: str = "--json has all", *, whole
     if isinstance(block, Finding):
         return finding_lines(block, width)
     if isinstance(block, Table | Listing):
-        return _rows(block, width, hint, whole)
+        return _rows(block, width, hint, whole, optional)
     if isinstance(block, AreaChart):
         return [*_title(block.title, width), *_lines(_chart(block, width), "info")]
     return []  # what only a page can draw
 
 
-def _rows(block: Table | Listing, width: int, hint: str, whole: bool) -> list[Line]:
+def _rows(block: Table | Listing, width: int, hint: str, whole: bool, optional: bool) -> list[Line]:
     if isinstance(block, Table):
-        lines, left_out = _lines_of_table(block, width, whole), len(block.rows) - block.most
+        lines, left_out = _lines_of_table(block, width, whole, optional), len(block.rows) - block.most
     else:
         shown = [shorten(clean(line), width) for line in block.lines[: block.most]]
         lines, left_out = _lines(shown, "text"), len(block.lines) - block.most
@@ -165,18 +168,23 @@ def _rows(block: Table | Listing, width: int, hint: str, whole: bool) -> list[Li
     return [*_title(block.title, width), *lines, *more]
 
 
-def _lines_of_table(table: Table, width: int, whole: bool) -> list[Line]:
+def _lines_of_table(table: Table, width: int, whole: bool, optional: bool) -> list[Line]:
     rows = [[clean(cell) for cell in row] for row in table.rows[: table.most]]
     heads = [replace(column, title=clean(column.title)) for column in table.columns]
     groups = layout(heads, rows, width - len(INDENT)) if rows else []
     lines = []
-    for places, widths in groups if whole else groups[:1]:
+    for number, (places, widths) in enumerate(groups if whole else groups[:1]):
         columns = [heads[place] for place in places]
+        if number and any(column.is_optional for column in columns):
+            if not optional:
+                continue
+            # Beside the others a text is cut to its column; below them it has the room to be read.
+            columns = [replace(column, cut="never") if column.is_optional else column for column in columns]
         titles = aligned([column.title for column in columns], widths, columns)
         lines += _lines([INDENT + text for text in titles], "dim")
-        for number, row in enumerate(rows):
-            strong = number < len(table.strong) and table.strong[number]
-            texts = aligned([row[place] for place in places], widths, columns)
+        for place, row in enumerate(rows):
+            strong = place < len(table.strong) and table.strong[place]
+            texts = aligned([row[one] for one in places], widths, columns)
             lines += _lines([INDENT + text for text in texts], "title" if strong else "text")
     return lines
 

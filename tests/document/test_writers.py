@@ -62,12 +62,19 @@ def test_columns_that_do_not_fit_stand_below_with_their_key() -> None:
     assert sum("alike  two" in line for line in lines) == 2
 
 
-def test_an_optional_column_needs_room() -> None:
-    heads = (Column("name", is_text=True), Column("more", is_text=True, is_optional=True))
-    document = Document("", [Table("", heads, [("n" * 30, "m" * 30)])])
-    assert "mmm" not in write_text(document, 50)
-    assert "mmm" in write_text(document, 80)
-    assert "mmm" in write_markdown(document)
+def test_an_optional_column_stands_below_and_whole_where_it_has_no_room() -> None:
+    heads = (Column("name", is_text=True), Column("more", is_text=True, is_optional=True), Column("number"))
+    shapes = "512x1024 bf16, 1024x4096 bf16, 1x4096 bf16"
+    tables = [Table("", heads, [("n" * 20, shapes, "17"), ("o" * 20, "1x1 fp32", "3")])]
+    lines = write_text(Document("", tables), 60).splitlines()
+    assert lines[0].split() == ["name", "number"]
+    assert lines[3].split() == ["name", "more"]
+    below = " ".join(" ".join(line.split()) for line in lines[4:])
+    assert below == f"{'n' * 20} 512x1024 bf16, 1024x4096 bf16, 1x4096 bf16 {'o' * 20} 1x1 fp32"
+    assert all(width_of(line) <= 60 for line in lines)
+    assert "bf16" not in write_text(Document("", tables, most_lines=30), 60), "brief"
+    assert write_text(Document("", tables), 90).splitlines()[1].split()[1:] == [*shapes.split(), "17"]
+    assert shapes in write_markdown(Document("", tables))
 
 
 def test_the_longest_table_loses_rows_first_and_the_last_goes_first() -> None:
