@@ -55,6 +55,7 @@ from llmtop.analysis.work.operators import operator_calls, operator_times
 from llmtop.analysis.work.time_breakdown import time_breakdown
 from llmtop.document.timeline import WholeTimeline
 from llmtop.order_statistics import spread_pct
+from llmtop.report.device_words import in_words_of_device
 from llmtop.report.environment import read_environment
 from llmtop.report.model import (
     Device,
@@ -164,7 +165,7 @@ def analyze_trace(
         drawn = whole_timeline(
             measured.timelines, measured.gaps, phases, measured.ranks, measured.judgement.timeline
         )
-    return _build_report(trace, measured, per_process, phases, drawn)
+    return in_words_of_device(_build_report(trace, measured, per_process, phases, drawn))
 
 
 def _build_report(

@@ -98,7 +98,8 @@ class Measurements:
         """Vendor, workload and framework that advice depends on."""
         made = self.time_breakdown
         if made is None:
-            return Situation(framework=self.framework)
+            vendor = "CPU" if self.host_operators else None  # operators, and no device that ran anything
+            return Situation(vendor=vendor, framework=self.framework)
         return Situation(
             vendor=made.vendor,
             workload=made.workload,

@@ -239,8 +239,9 @@ def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) ->
         "kernel": shlex.quote(top.short_name),
         "command": measured.command,
     }
-    if top.kind == "GEMM" and not is_from_a_library(_uses_full_fp32(top)):
-        made = measured.time_breakdown
+    made = measured.time_breakdown
+    compiled = made is not None and made.framework is not None
+    if top.kind == "GEMM" and not compiled and not is_from_a_library(_uses_full_fp32(top)):
         library = "hipBLASLt" if made is not None and made.vendor == "AMD" else "cuBLAS"
         # A name with a narrower type is of a kernel that may well use them (Triton's tl.dot, CUTLASS).
         unknown = matrix_type(_uses_full_fp32(top)) in (None, "fp32")

@@ -9,6 +9,7 @@ from llmtop.format import DASH, count, duration, number, percent, pid_text, size
 from llmtop.naming.kernel_names import kind_text
 from llmtop.naming.own_phases import phase_label
 from llmtop.report.device_time_tables import gemm_table, makeup_table, operator_table
+from llmtop.report.device_words import device_word, table_of_device
 from llmtop.report.host_work_tables import (
     call_place_table,
     host_operator_table,
@@ -42,7 +43,8 @@ def tables(report: Report) -> dict[str, Table]:
         "calls": _api(report),
         "metrics": _metrics(report),
     }
-    return {name: table for name, table in made.items() if table.rows}
+    word = device_word(report)
+    return {name: table_of_device(table, word) for name, table in made.items() if table.rows}
 
 
 def _devices(report: Report) -> Table:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from llmtop.naming import device_names
 from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
@@ -165,10 +166,7 @@ class Ranges(Table):
     style: npt.NDArray[np.int8]
 
 
-CPU = "CPU (XLA's operations)"
-"""The name of a device that is none: what XLA ran on the host's threads."""
-TPU = "TPU"
-"""How the name of one of Google's devices begins, and what it is called where the file does not say its kind."""
+CPU, TPU = device_names.ON_CPU, device_names.TPU
 OPEN = np.iinfo(np.int64).max
 
 

@@ -283,6 +283,16 @@ _AMD_WORDS: Final = (
 _FRAMEWORKS: Final = {"JAX": advice_jax, "torch_xla": advice_torch_xla}
 
 
+_WITHOUT_GPU: Final = (
+    (", or under nsys", ""),
+    ("(recompiling, cuBLAS heuristics)", "(recompiling)"),
+    (" as command buffers (CUDA graphs) itself: --xla_gpu_enable_command_buffer says of what", " itself"),
+    ("--xla_gpu_enable_latency_hiding_scheduler=true and the pipelined collectives of XLA; ", ""),
+    ("; check the path: NCCL_DEBUG=INFO names NVLink, P2P or SHM and the NICs", ""),
+    ("NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {command}", ""),
+    ("cudaMalloc and cudaFree stop the GPU: let JAX", "Let JAX"),
+)
+"""Words on GPUs and their libraries, and what stands in their place for other devices."""
 _WITHOUT_TRAINING: Final = (
     ("(sampling, the optimizer, gradient clipping, static shapes)", "(sampling, static shapes)"),
     ("(graph breaks, the optimizer, metrics)", "(graph breaks, metrics)"),
@@ -376,8 +386,9 @@ def advice_for(kind: FindingId, situation: Situation) -> Advice:
     """
     advice = _for_program(kind, situation)
     fix, following, confirm = advice.fix, advice.next, advice.confirm
-    if situation.vendor == "Google":
-        fix = fix.replace(", or under nsys", "")
+    if situation.vendor in ("CPU", "Google"):
+        for of_gpus, others in _WITHOUT_GPU:
+            fix, following, confirm = (text.replace(of_gpus, others) for text in (fix, following, confirm))
     if situation.vendor in ("CPU", "Google") and kind in ("hot_kernel", "straggler"):
         following = ""
     if situation.vendor == "AMD":
