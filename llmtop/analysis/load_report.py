@@ -17,6 +17,10 @@ from llmtop.report.model import Report, from_json
 from llmtop.report.opaque_report import OpaqueReport
 from llmtop.system.inputs import DEFAULT, Limits, nesting_depth, read_input
 from llmtop.trace.files.file_kind import examine
+from llmtop.trace.files.foreign_files import CAPTURE
+
+_NEXT = f"next: a trace of the training: {CAPTURE}"
+"""What to do with JSON that is no trace."""
 
 
 def load_reports(
@@ -96,7 +100,9 @@ def stacks_only_message(path: Path) -> str:
 def _read_report(path: Path, limits: Limits) -> Report:
     data = read_input(path, limits)
     if data.startswith(b"\x1f\x8b"):
-        raise UnusableInput(f"{path} is JSON packed by gzip, but no trace; a report of llmtop is not packed")
+        raise UnusableInput(
+            f"{path} is JSON packed by gzip, but no trace and no report of llmtop, which is not packed; {_NEXT}"
+        )
     try:
         report = from_json(data)
     except msgspec.ValidationError as error:
@@ -105,15 +111,16 @@ def _read_report(path: Path, limits: Limits) -> Report:
             words, found = (one.decode(errors="replace") for one in (read_input(text, limits), data))
             raise OpaqueReport(path.parent, words, found) from None
         raise UnusableInput(
-            f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})"
+            f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)}); {_NEXT}"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnusableInput(
-            f"{path} is damaged JSON ({printable(str(error), 160)}): neither a trace nor a report can be read"
+            f"{path} is damaged JSON ({printable(str(error), 160)}): neither a trace nor a report can be read; "
+            f"copy it again, or: {_NEXT}"
         ) from None
     except RecursionError:
         raise UnusableInput(
-            f"{path} is JSON nested deeper than any parser's limit on depth: llmtop wrote no such report"
+            f"{path} is JSON nested deeper than any parser's limit on depth: llmtop wrote no such report; {_NEXT}"
         ) from None
     # What is in capture.json was completed after the report was written.
     report = structs.replace(

@@ -16,8 +16,8 @@ from llmtop.naming import file_names
 from llmtop.report.environment import stopped_early_of
 from llmtop.stacks.fold import fold
 from llmtop.stacks.model import ProcessStacks, StackReport, from_json
-from llmtop.stacks.samples import Stack, read_folded
-from llmtop.stacks.speedscope_file import Unit, read_speedscope
+from llmtop.stacks.samples import read_folded
+from llmtop.stacks.speedscope_file import SpeedscopeFile, Unit, read_speedscope
 from llmtop.system.inputs import DEFAULT, Limits, read_input
 from llmtop.trace.files.file_kind import examine
 
@@ -97,10 +97,12 @@ def _read_written(path: Path, limits: Limits) -> StackReport | None:
         return None
 
 
-def _read_stacks(data: bytes, what: str) -> tuple[list[Stack], Unit]:
+def _read_stacks(data: bytes, what: str) -> SpeedscopeFile:
     if data.lstrip()[:1] == b"{":
         return read_speedscope(data, what)
-    return read_folded(data.decode(errors="replace"), what), "samples"
+    stacks = read_folded(data.decode(errors="replace"), what)
+    by_py_spy = any(stack.process is not None for stack in stacks)  # only its stacks begin with the process
+    return SpeedscopeFile(stacks, "samples", "py-spy" if by_py_spy else "", None)
 
 
 def _counted_in(process: ProcessStacks, unit: Unit) -> ProcessStacks:
@@ -113,8 +115,10 @@ def _load_folded(files: list[Path], source: Path, limits: Limits) -> StackReport
 
     processes: list[ProcessStacks] = []
     loading = {}
+    read: list[SpeedscopeFile] = []
     for file in files:
-        stacks, unit = _read_stacks(read_input(file, limits), str(file))
+        read.append(_read_stacks(read_input(file, limits), str(file)))
+        stacks, unit = read[-1].stacks, read[-1].unit
         if not stacks:
             raise UnusableInput(f"{file} holds no stacks")
         asked = next((s.process.started_by or s.process.pid for s in stacks if s.process is not None), None)
@@ -128,7 +132,8 @@ def _load_folded(files: list[Path], source: Path, limits: Limits) -> StackReport
     return StackReport(
         source=str(source),
         taken_by="file",
-        rate_hz=None,
+        exporter=", ".join(dict.fromkeys(one.exporter for one in read if one.exporter)),
+        rate_hz=read[0].rate_hz if len({one.rate_hz for one in read}) == 1 else None,
         processes=tuple(processes),
         loading=loading,
     )

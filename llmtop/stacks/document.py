@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ _BRIEF_PCT, _FULL_PCT = 3.0, 0.5
 """Frames with a smaller share of their thread's samples are left out of its tree."""
 _BRIEF_THREADS, _BRIEF_HOTTEST = 3, 5
 _DEEPEST_INDENT = 24
+_PYTHON_FILE = re.compile(r"\.pyx?(?::\d+)?\)$")
+"""How a frame of Python ends: "step (train.py:3)"."""
 _WORTH_PCT = 5.0
 """Less waiting for a CPU is the usual neighbours'."""
 
@@ -60,8 +63,16 @@ def report_title(report: StackReport) -> str:
     asked = [process for process in report.processes if process.started_by is None]
     workers = len(report.processes) - len(asked)
     whose = ", ".join(process.name for process in asked[:4]) + (", …" if len(asked) > 4 else "")
-    what = "Stacks" if report.taken_by == "linux-perf" else "Python stacks"
+    what = "Python stacks" if _is_python(report) else "Stacks"
     return f"{what} of {whose or 'no process'}" + (f" and {_workers(workers)}" if workers else "")
+
+
+def _is_python(report: StackReport) -> bool:
+    """Return True if the frames are Python's: of a file of another program, if one of them lies in a module."""
+    if report.taken_by != "file":
+        return report.taken_by != "linux-perf"
+    threads = [thread for process in report.processes for thread in process.threads]
+    return any(_PYTHON_FILE.search(hot.frame) for thread in threads for hot in thread.hottest)
 
 
 def _workers(number: int) -> str:
@@ -73,7 +84,7 @@ def sampling_text(report: StackReport) -> str:
     by = {
         "py-spy": "py-spy from outside",
         "training": "the training itself",
-        "file": "an unknown program",
+        "file": report.exporter or "an unknown program",
     }
     parts = [f"Sampled by {by.get(report.taken_by, report.taken_by)}"]
     if report.window_seconds is not None:
@@ -81,7 +92,12 @@ def sampling_text(report: StackReport) -> str:
     if report.rate_hz is not None:
         parts.append(f"at {report.rate_hz:g} Hz")
     native = ", with frames of native libraries" if report.native else ""
-    return " ".join(parts) + f"{native}; percent of a thread's samples, waiting ones included; {OWN} own code."
+    units = {thread.unit for process in report.processes for thread in process.threads}
+    of = "time" if units == {"microseconds"} else "samples"
+    waiting = ", waiting ones included"
+    if report.taken_by == "file":
+        waiting = "; the file does not say whether waiting threads were sampled"
+    return " ".join(parts) + f"{native}; percent of a thread's {of}{waiting}; {OWN} own code."
 
 
 def summary(report: StackReport) -> str:

@@ -128,8 +128,9 @@ class StackReport(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = "py-spy"
     source: str = ""
     taken_by: Literal["py-spy", "training", "linux-perf", "file"] = "py-spy"
-    """Source of the samples: py-spy from outside, the training itself, perf, or a file whose program is
-    unknown."""
+    """Source of the samples: py-spy from outside, the training itself, perf, or a file of another program."""
+    exporter: str = ""
+    """Name and version of the program that wrote the file; "" where it does not say."""
     rate_hz: float | None = None
     """Samples a second of each thread."""
     window_seconds: float | None = None

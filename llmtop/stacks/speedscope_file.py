@@ -5,7 +5,7 @@ The format is described in speedscope's src/lib/file-format-spec.ts.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -47,20 +47,30 @@ class _Profile(msgspec.Struct):
 class _File(msgspec.Struct):
     profiles: list[_Profile]
     shared: _Shared
+    exporter: str | None = None
+
+
+class SpeedscopeFile(NamedTuple):
+    """Stacks of a file."""
+
+    stacks: list[Stack]
+    unit: Unit
+    """Unit of their numbers: samples where all of them weigh the same or have no unit of time."""
+    exporter: str
+    """Name and version of the program that wrote it ("py-spy 0.4.3"); "" where the file does not say."""
+    rate_hz: float | None
+    """Samples a second of each thread; None where their weights do not tell."""
 
 
 _decoder = msgspec.json.Decoder(_File)
 
 
-def read_speedscope(data: bytes, what: str) -> tuple[list[Stack], Unit]:
+def read_speedscope(data: bytes, what: str) -> SpeedscopeFile:
     """Read all profiles of a file, each as a thread.
 
     Args:
         data: the file.
         what: the sentence of a refusal is about it.
-
-    Returns:
-        The stacks, and what their numbers count: samples where all of them weigh the same or have no unit of time.
 
     Raises:
         UnusableInput: it is damaged, has no profile, or counts bytes.
@@ -97,7 +107,17 @@ def read_speedscope(data: bytes, what: str) -> tuple[list[Stack], Unit]:
             raise UnusableInput(
                 f"{what} is not a complete speedscope file (write it again): a stack has an unknown frame"
             ) from None
-    return found, unit
+    exporter = printable((file.exporter or "").replace("@", " ", 1), 80)
+    return SpeedscopeFile(found, unit, exporter, _rate_hz(file, counted) if timed and unit == "samples" else None)
+
+
+def _rate_hz(file: _File, weights: set[float]) -> float | None:
+    """Return the samples a second of a file all of whose samples weigh the same time."""
+    units = {profile.unit for profile in file.profiles}
+    if len(weights) != 1 or len(units) != 1:
+        return None
+    seconds = next(iter(weights)) * _MICROSECONDS[next(iter(units))] / 1e6
+    return 1 / seconds if seconds > 0 else None
 
 
 def _is_evented(file: _File) -> bool:

@@ -173,6 +173,23 @@ def test_what_is_no_capture_is_refused_in_one_sentence(
         load_report(path)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"{}", b'{"loss": [3.1, 2.9]}', b"[1, 2]", b'{"traceEvents": []}', b'{"a": 1', b"[" * 100_000],
+    ids=["empty", "log", "list", "noevents", "cut", "deep"],
+)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_json_that_is_no_trace_is_refused_with_the_next_command(
+    tmp_path: Path, content: bytes, packed: bool
+) -> None:
+    from llmtop.analysis.load_report import load_report
+
+    path = tmp_path / "run.json"
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(UnusableInput, match=r"next: .*llmtop capture --engine torch\.profiler$"):
+        load_report(path)
+
+
 def test_a_folder_without_a_capture(tmp_path: Path) -> None:
     (tmp_path / "capture.json").write_text("{}")
     with pytest.raises(UnusableInput, match="holds no capture"):

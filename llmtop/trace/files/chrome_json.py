@@ -18,7 +18,7 @@ from llmtop.trace.chrome import salvage as chrome_salvage
 from llmtop.trace.chrome.events import Collector
 from llmtop.trace.chrome.fields import Event, ExactEvent, ExactMemoryEvent
 from llmtop.trace.chrome.parse import NO_JSON, TORCH, TORCH_MEMORY, loose_decoder
-from llmtop.trace.files.foreign_files import foreign_chrome_trace
+from llmtop.trace.files.foreign_files import CAPTURE, foreign_chrome_trace
 from llmtop.trace.xla.events import XlaCollector
 from llmtop.trace.xla.fields import XLA
 
@@ -87,7 +87,10 @@ def load(stream: EventStream, source: str, check: Callable[[EventCollector], Non
     reading = _TraceReader(stream, source, check)
     reading.run()
     if not reading.collector.seen:
-        raise UnusableInput(f"{source} holds no trace events: it is empty or cut before the first one")
+        raise UnusableInput(
+            f"{source} holds no trace events: it is no trace, an empty one, or one that is cut before the first "
+            f"event; next: a trace of the training: {CAPTURE}"
+        )
     notes = reading.notes()
     properties: dict[str, Any] = {}
     for part in (reading.header, reading.tail):

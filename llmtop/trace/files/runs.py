@@ -19,7 +19,7 @@ _SHOWN = 3
 Process: TypeAlias = tuple[int, str]
 """Pid, and the worker that the file's name tells: containers give every run the same pid."""
 Place: TypeAlias = tuple[object, ...]
-"""What one process of a run has for itself: its rank or, where ranks are not known, its GPUs."""
+"""Rank of a process or, where ranks are not known, its GPUs: no two processes of a run have the same."""
 
 
 @dataclass
