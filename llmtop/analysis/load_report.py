@@ -20,7 +20,7 @@ from llmtop.trace.files.file_kind import examine
 from llmtop.trace.files.foreign_files import CAPTURE
 
 _NEXT = f"next: a trace of the training: {CAPTURE}"
-"""What to do with JSON that is no trace."""
+"""Next step where JSON is no trace."""
 
 
 def load_reports(

@@ -75,7 +75,9 @@ def dram_bytes_per_s(kernel: KernelProfile) -> float | None:
 
 def issue_pct(kernel: KernelProfile) -> float | None:
     """Return how many of the slots for instructions were used, in percent; None where none was counted."""
-    active = kernel.number("smsp__issue_active.avg.pct_of_peak_sustained_active")
+    active = kernel.number(
+        "smsp__issue_active.avg.pct_of_peak_sustained_active", "sm__issue_active.avg.pct_of_peak_sustained_elapsed"
+    )
     per_cycle = kernel.number("sm__inst_executed.avg.per_cycle_active", "sm__inst_issued.avg.per_cycle_active")
     if active is not None:
         return active

@@ -7,6 +7,7 @@ else the busiest unit; and where none is busy, why there is too little to do.
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal, NamedTuple
 
 from llmtop.format import percent_text
@@ -189,7 +190,7 @@ def _counted_issue(kernel: KernelProfile) -> Limiter | None:
     if issue is None or issue < BUSY_PCT:
         return None
     words = f"{percent_text(issue)} of the slots for instructions are used."
-    return Limiter("compute", "compute (instructions)", words, _fewer_instructions(kernel))
+    return Limiter("compute", _ISSUE, words, _fewer_instructions(kernel))
 
 
 def _counted_stalls(kernel: KernelProfile) -> Limiter | None:
@@ -203,7 +204,8 @@ def _counted_stalls(kernel: KernelProfile) -> Limiter | None:
         todo = f"{_STALL_GROUP_ADVICE[group]} Fewer bytes if DRAM is full: count dram__throughput."
         return Limiter("memory", "waiting for memory", words, todo)
     if group in ("not selected", "arithmetic"):
-        return Limiter("compute", "compute", f"of all stalls: {said}.", _fewer_instructions(kernel))
+        word = _ISSUE if group == "not selected" else "compute"
+        return Limiter("compute", word, f"of all stalls: {said}.", _fewer_instructions(kernel))
     return Limiter("latency", "latency", f"of all stalls: {said}.", _STALL_GROUP_ADVICE[group])
 
 
@@ -228,12 +230,21 @@ _MEMORY_ADVICE = (
 )
 
 
+_RANDOM = re.compile(r"distribution_|philox|curand|random|bernoulli|dropout", re.I)
+"""Kernels that draw random numbers: nearly all of their instructions are integer ones."""
+
+
 def _fewer_instructions(kernel: KernelProfile) -> str:
     """Return the advice for a kernel that computes much: only products can use the tensor cores."""
     fewer = "Fewer instructions for each value: vector types, cheaper functions (__expf), indices computed once."
     name = kernel.demangled or kernel.name
     if _busiest_pipe(kernel)[0] == "fp64":
         return f"fp32 where the accuracy allows it: most GPUs have few fp64 units. {fewer}"
+    if _RANDOM.search(name):
+        return (
+            "Draw fewer random numbers: a mask that is kept instead of drawn anew, initial values once; "
+            f"torch.compile draws those of a dropout within the kernel that uses them. {fewer}"
+        )
     if not is_product(kernel):
         return fewer
     if (kernel.tensor_pct or 0.0) >= PRODUCTS_PCT:
@@ -323,7 +334,7 @@ def _busiest(kernel: KernelProfile, units: _Units) -> Limiter:
     memory, compute = units.memory, max(units.sm, units.tensor)
     pipe, share = _busiest_pipe(kernel)
     # The pipe of loads and stores counts as the SM's and as memory's: accesses to shared memory are no arithmetic.
-    moves = pipe == _LOADS and share >= 0.95 * compute and units.l1 >= 0.95 * compute
+    moves = pipe == _LOADS and share >= _SAME * compute and units.l1 >= _SAME * compute
     if compute > memory and not moves:
         return _compute(kernel, units)
     if units.dram_bound:
@@ -352,9 +363,12 @@ def _busiest(kernel: KernelProfile, units: _Units) -> Limiter:
     )
 
 
-_LOADS = "loads and stores"
+_ISSUE = "the issue of instructions"
+_SAME = 0.95
+"""Two figures of one unit, of which one counts while a kernel runs and one while an SM has a warp."""
+_LOADS, _INTEGER = "loads and stores", "integer and logic"
 _PIPES = {
-    "alu": "integer and logic",
+    "alu": _INTEGER,
     "fma": "fp32",
     "fp64": "fp64",
     "xu": "special functions and conversions",
@@ -389,16 +403,20 @@ def _busiest_pipe(kernel: KernelProfile) -> tuple[str, float]:
 def _compute(kernel: KernelProfile, units: _Units) -> Limiter:
     pipe, share = _busiest_pipe(kernel)
     issue = issue_pct(kernel)
+    memory = percent_text(units.memory)
+    if issue and share < BUSY_PCT and units.tensor < BUSY_PCT and issue >= _SAME * units.sm:
+        busiest = f" (the busiest, {pipe}, {percent_text(share)})" if pipe else ""
+        words = (
+            f"{percent_text(issue)} of the slots for instructions are used, and no pipe is busy for "
+            f"{BUSY_PCT:.0f} % of the time{busiest}; memory {memory}."
+        )
+        return Limiter("compute", _ISSUE, words, _fewer_instructions(kernel))
     by = f", the busiest pipe is {pipe} ({percent_text(share)})" if pipe else ""
     issued = f", {percent_text(issue)} of the slots for instructions are used" if issue and issue > share else ""
     tensor = f", the tensor cores {percent_text(units.tensor)}" if kernel.tensor_pct is not None else ""
-    return Limiter(
-        "compute",
-        "compute",
-        f"the SMs are busy {percent_text(units.sm)} of the time{tensor}{by}{issued}; memory "
-        f"{percent_text(units.memory)}.",
-        _fewer_instructions(kernel),
-    )
+    words = f"the SMs are busy {percent_text(units.sm)} of the time{tensor}{by}{issued}; memory {memory}."
+    word = "integer instructions" if pipe == _INTEGER and share >= BUSY_PCT else "compute"
+    return Limiter("compute", word, words, _fewer_instructions(kernel))
 
 
 def _waiting(kernel: KernelProfile, units: _Units) -> Limiter:

@@ -66,6 +66,33 @@ def test_coalesced_access_leaves_the_busiest_unit(
     assert found.word == word
 
 
+PIPE = "sm__pipe_{}_cycles_active.avg.pct_of_peak_sustained_elapsed"
+ISSUE = "sm__issue_active.avg.pct_of_peak_sustained_elapsed"
+
+
+@pytest.mark.parametrize(
+    ("alu", "fma", "issue", "word"),
+    [
+        # Counted of PyTorch's random numbers on a GH200: ncu's own breakdown of the SM's 77.2 % begins with these.
+        (57.4, 22.0, 77.2, "the issue of instructions"),
+        (76.9, 22.0, 70.0, "integer instructions"),
+        (30.0, 76.9, 70.0, "compute"),
+    ],
+)
+def test_a_busy_sm_is_limited_by_what_keeps_it_busy(
+    recorded: KernelProfile, alu: float, fma: float, issue: float, word: str
+) -> None:
+    busy = units(changed(recorded, **COALESCED), 77.2, 33.5, 32.2, 21.6)
+    counted = {PIPE.format("alu"): alu, PIPE.format("fma"): fma, ISSUE: issue}
+    dropped = {name for name in busy.numbers if "issue_active" in name or "per_cycle_active" in name}
+    numbers = {name: value for name, value in busy.numbers.items() if name not in dropped} | counted
+    kernel = replace(busy, name="distribution_elementwise_grid_stride_kernel", demangled="", numbers=numbers)
+    found = limiter(kernel)
+    assert (found.id, found.word) == ("compute", word)
+    assert found.todo.startswith("Draw fewer random numbers")
+    assert f"{alu:.0f} %" in found.sentence or f"{fma:.0f} %" in found.sentence
+
+
 def test_latency_names_the_stall_and_what_holds_occupancy_down(recorded: KernelProfile) -> None:
     kernel = changed(
         units(changed(recorded, **COALESCED), 20.0, 30.0, 30.0, 40.0),
