@@ -8,18 +8,21 @@ from typing import Any, Protocol
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.verdict import Judgement
+from llmtop.analysis.work.small_products import memory_share, short_share
 from llmtop.format import count, duration, percent_text
 from llmtop.hardware.gpu_specs import peak, tensor_core_types
 from llmtop.model.severity import Severity
 from llmtop.naming.kernel_names import is_from_a_library, kind_of, matrix_type
 from llmtop.ncu.command import command_line, launches_a_step, launches_of
 from llmtop.report.advice.table import FindingId
-from llmtop.report.device_time import OperatorTime, TimeBreakdown
+from llmtop.report.device_time import GemmTime, OperatorTime, TimeBreakdown
 from llmtop.report.model import KernelTime
 
 LEAST_REPORTED_PCT = 10.0
 """Share of device time. A change that gains less is in the noise of most comparisons, 3 % of a step."""
 _WARNING_PCT = 30.0
+_SMALL = 0.1
+"""Share of the products in fp32 that gain little; below it, the text does not mention them."""
 _SOFTMAX_PCT = 3.0
 """Share of device time. The softmax of a router or of a classifier takes less."""
 _MOSTLY_PCT = 40.0
@@ -43,6 +46,10 @@ class WorkMeasurements(Protocol):
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
         """All kernels, most time first."""
+
+    @property
+    def gemms(self) -> tuple[GemmTime, ...]:
+        """Matrix products with known shapes, most time first."""
 
     @property
     def operators(self) -> tuple[OperatorTime, ...]:
@@ -146,7 +153,11 @@ def _fp32_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkF
     made = measured.time_breakdown
     share = made.fp32_matrix_pct if made is not None else None
     gpu = timeline.trace.gpu(timeline.process, timeline.device)
-    if share is None or share < LEAST_REPORTED_PCT or gpu is None or not gpu.name:
+    if share is None or gpu is None or not gpu.name:
+        return None
+    small = max(short_share(measured.kernels), memory_share(measured.kernels, measured.gemms))
+    gains = share * (1 - small)
+    if gains < LEAST_REPORTED_PCT:
         return None
     rows = [row for row in measured.kernels if kind_of(_uses_full_fp32(row)) in ("GEMM", "convolution")]
     top = next((row for row in rows if matrix_type(_uses_full_fp32(row)) == "fp32"), None)
@@ -164,12 +175,18 @@ def _fp32_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkF
         evidence["fp32_peak_tflops"] = plain.flops_per_s / 1e12
         evidence |= {f"{one.dtype}_peak_tflops": one.flops_per_s / 1e12 for one in faster}
         best = max(one.flops_per_s for one in faster)
-        saves = _saved_ms_per_step(timeline, share * (1 - plain.flops_per_s / best))
+        saves = _saved_ms_per_step(timeline, gains * (1 - plain.flops_per_s / best))
     elif types:
         summary += f"{gpu.name} has them for {' and '.join(types)}."
     else:
         return None
-    severity: Severity = "warning" if share >= _WARNING_PCT else "info"
+    if small >= _SMALL:
+        evidence["small_products_pct"] = 100 * small
+        summary += (
+            f" {percent_text(100 * small)} of these products gain little: their calls take under 10 µs, or the "
+            "memory limits them."
+        )
+    severity: Severity = "warning" if gains >= _WARNING_PCT else "info"
     tf32 = "tf32" in types or peak(gpu.name, "tf32") is not None
     try_it = f"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 {measured.command}   # TF32 without a change to the script"
     fills = {"try_it": try_it if tf32 else ""}

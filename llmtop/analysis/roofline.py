@@ -6,6 +6,7 @@ from typing import Final
 
 from llmtop.analysis.verdict import Judgement
 from llmtop.analysis.work.kernels import seconds_by_kind
+from llmtop.analysis.work.small_products import short_share
 from llmtop.format import percent_text
 from llmtop.hardware.gpu_specs import memory_bytes_per_s, peak
 from llmtop.naming.kernel_names import KernelKind, kind_of, matrix_type
@@ -50,7 +51,7 @@ def roofline_text(
         return ""
     math = 100.0 * sum(by_kind.get(kind, 0.0) for kind in _MATH) / everything
     shares = ", ".join(f"{kind} {percent_text(100 * s / everything)}" for kind, s in list(by_kind.items())[:4])
-    fp32 = _full_fp32_pct(kernels)
+    fp32 = _full_fp32_pct(kernels) if short_share(kernels) < _MOSTLY_PCT / 100 else None
     unknown = 100.0 * by_kind.get("other", 0.0) / everything
     ceiling = _ceiling_text(judgement, math, fp32, unknown, _why_memory(breakdown, gemms))
     text = f"Kernel time without communication: {shares}. {ceiling}"
@@ -113,13 +114,13 @@ def _why_memory(breakdown: TimeBreakdown | None, gemms: tuple[GemmTime, ...]) ->
     return ""
 
 
-def _ceiling_text(judgement: Judgement, math: float, fp32: float, unknown: float, why_memory: str) -> str:
+def _ceiling_text(judgement: Judgement, math: float, fp32: float | None, unknown: float, why_memory: str) -> str:
     """Return which roof limits the kernels, by what they compute.
 
     Args:
         judgement: of the capture.
         math: percent of kernel time that is matrix work.
-        fp32: percent of the matrix work that is in full fp32.
+        fp32: percent of the matrix work that is in full fp32; None where most of it is in calls of under 10 µs.
         unknown: percent of kernel time in kernels of unknown kind.
         why_memory: why memory limits most of the matrix work; "" where nothing shows that it does.
     """
@@ -141,9 +142,11 @@ def _ceiling_text(judgement: Judgement, math: float, fp32: float, unknown: float
     return f"{percent_text(math)} is matrix work, the rest moves data: both compute and memory bandwidth matter."
 
 
-def _matrix_ceiling_text(fp32: float, why_memory: str) -> str:
+def _matrix_ceiling_text(fp32: float | None, why_memory: str) -> str:
     if why_memory:
         return f", most of it {why_memory}: the ceiling is memory bandwidth."
+    if fp32 is None:
+        return ", most of it in calls of under 10 µs, which mostly start and end: larger products come first."
     if fp32 >= _FP32_PCT:
         return (
             f" and {percent_text(fp32)} of that in full fp32, so the ceiling is compute without tensor cores: "

@@ -66,6 +66,34 @@ def test_fp32_products_are_named_with_what_the_tensor_cores_would_do(tmp_path: P
     assert found.saves_at_most_ms == pytest.approx(8.7 * (1 - 19.5 / 312), rel=0.01)
 
 
+def test_products_of_some_microseconds_are_not_told_of_tensor_cores(tmp_path: Path) -> None:
+    gpu = "NVIDIA A100-SXM4-80GB"
+    tiny = [(FP32, 6.0)] * 500
+    report = analyze_trace(_training([*tiny, ("softmax_kernel", 1_000)]).chrome_trace(tmp_path, **_gpu(gpu)))
+    assert "fp32_matrix" not in {finding.id for finding in report.findings}
+    assert "TF32" not in _said(report) + report.roofline
+    (tmp_path / "half").mkdir()
+    short = FP32.replace("128x128", "32x32")
+    found = _findings(_training([*[(short, 6.0)] * 500, (FP32, 3_000)]), tmp_path / "half", gpu)["fp32_matrix"]
+    assert "50 % of these products gain little" in found.summary
+    assert found.saves_at_most_ms == pytest.approx(3.0 * (1 - 19.5 / 312), rel=0.01), "of the long ones alone"
+
+
+@pytest.mark.parametrize(("m", "told"), [(1, False), (4096, True)])
+def test_products_that_the_memory_limits_are_not_told_of_tensor_cores(tmp_path: Path, m: int, told: bool) -> None:
+    """The datasheet of the A100: 19.5 TFLOP/s in fp32 and 2.0 TB/s, so 10 FLOP a byte. A row times a matrix of
+    4096 x 4096 does 33.5 MFLOP on 67 MB, half a FLOP a byte; 4096 rows do 683."""
+    made = Capture()
+    for step in range(6):
+        begin = step * 10_000
+        made.range("step", begin, begin + 10_000)
+        shapes = {"Input Dims": [[m, 4096], [4096, 4096]], "Input type": ["float", "float"]}
+        made.operator("aten::mm", begin + 5, begin + 30, **shapes)
+        made.kernel(begin + 100, begin + 9_900, launched=begin + 10, name=FP32)
+    found = _findings(made, tmp_path, "NVIDIA A100-SXM4-80GB")
+    assert ("fp32_matrix" in found) == told
+
+
 @pytest.mark.parametrize(
     ("kernel", "gpu"),
     [

@@ -244,8 +244,8 @@ def _steps_from_input(
     if best is None:
         return None
     kernels = LaunchedKernels.of_thread(trace, process, best.thread)
-    own = len(kernels.rows) or makes_the_operators(trace, process, best.thread, best.starts)
-    period = period_of(kernels, best.starts) if own else None
+    works = len(kernels.rows) > 0 or makes_the_operators(trace, process, best.thread, best.starts)
+    period = period_of(kernels, best.starts) if works else None
     return None if period is None else _steps_between(trace, process, best, period, "")
 
 
