@@ -327,6 +327,7 @@ def _terminal(command: list[str], env: dict[str, str], folder: Path) -> Iterator
 
     size = (ROWS, COLUMNS)
     child = pexpect.spawn(command[0], command[1:], env=env, cwd=str(folder), dimensions=size, timeout=30)
+    child.delaybeforesend = None  # 50 ms, which would count as the answer's
     try:
         yield child
     finally:

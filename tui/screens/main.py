@@ -55,9 +55,10 @@ class MainScreen(SortedTable, LlmtopScreen):
         """Show the view, and reload the list of captures at intervals."""
         super().redraw()
         now = monotonic()
-        if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(file_names.CAPTURES):
+        if now - self._looked_at > _CAPTURES_SECONDS:
             self._looked_at = now
-            self.in_background(_captures, self._on_captures, "llmtop-listing")
+            if os.path.isdir(file_names.CAPTURES):  # a call of a disk, which may be far away
+                self.in_background(_captures, self._on_captures, "llmtop-listing")
 
     def _on_captures(self, captures: tuple[tuple[float, str], ...]) -> None:
         if captures != self.view.captures:
