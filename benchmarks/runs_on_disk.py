@@ -24,6 +24,8 @@ from llmtop.recording.members import pack
 from llmtop.runs import folder, index, records
 
 MINUTES = 24 * 60
+LAST_SECONDS = 180
+"""A process keeps two to four minutes in full."""
 PHASES = (
     *("dataload", "h2d", "forward", "forward/attention", "forward/mlp"),
     *("backward", "communication", "optimizer", "clip", "log"),
@@ -127,6 +129,7 @@ def main() -> None:
 
 def write_run(runs: Path, number: int, days: int, ranks: int, made: Day) -> None:
     """Write a run of some days; `number` tells it from the others. It ends within the last 60 days."""
+    rng = random.Random(number)
     run = runs / folder.RunKey("id", f"bench{number}", "").folder_name
     run.mkdir()
     begun = time.time() - 86400.0 * 60 + 86400.0 * number
@@ -139,6 +142,25 @@ def write_run(runs: Path, number: int, days: int, ranks: int, made: Day) -> None
             file.write(members)
             end = records.End(at=state.at, mono=state.mono)
             file.write(pack(records.lines_of([state, end]), state.at, state.at, 2))
+        write_last(run / (name + folder.LAST[0]), start, state, rng)
+
+
+def write_last(path: Path, start: records.Start, state: records.State, rng: random.Random) -> None:
+    """Write the file of the last minutes of a process: each step, in a member per second."""
+    begun = state.at - LAST_SECONDS
+    with path.open("wb") as file:
+        file.write(pack(records.lines_of([start]), begun, begun, 1))
+        for second in range(LAST_SECONDS):
+            at, number = begun + second, state.steps - LAST_SECONDS + second
+            spent = [(name, int(8e7 * rng.gauss(1, 0.02)), 1) for name in PHASES]
+            row = (number, int(at * 1e9), int(9.9e8), int(1e9), 4096.0, None, spent)
+            kept = records.RecentSteps(
+                first=number, steps=[row], mono_offset_ns=int((state.at - state.mono) * 1e9)
+            )
+            file.write(
+                pack(records.lines_of([kept, records.Values(at=at, values={"loss": 1 / (number + 1)})]), at, at, 2)
+            )
+        file.write(pack(records.lines_of([records.End(at=state.at, mono=state.mono)]), state.at, state.at, 1))
 
 
 if __name__ == "__main__":

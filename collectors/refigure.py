@@ -32,11 +32,12 @@ class RecomputeFigures:
                 steps.add(step)
             for step in rank.gpu_updates:
                 steps.update(step)
-            ranks.append(_with_figures(rank, steps))
+            ranks.append(with_figures(rank, steps))
         return replace(snapshot, ranks=tuple(ranks))
 
 
-def _with_figures(rank: Rank, steps: StepFigures) -> Rank:
+def with_figures(rank: Rank, steps: StepFigures) -> Rank:
+    """Return the rank with the figures of its steps; as it is before there are any."""
     if not steps.figures():
         return rank
     told = steps.rank_fields(running=rank.state == "running", left=steps_left(rank.total_steps, rank.step))

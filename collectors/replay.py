@@ -72,6 +72,9 @@ class SnapshotReader(Protocol):
     def snapshots(self, start: float = 0.0, first_member: int | None = None) -> Iterator[tuple[float, Snapshot]]:
         """Yield (position in seconds, snapshot) from the first at or after `start`."""
 
+    def approach(self, position: float, seconds: float) -> Iterator[tuple[float, Snapshot]]:
+        """Yield what leads up to a position, from `seconds` before it on, then all that follows."""
+
     def position_before(self, position: float) -> float | None:
         """Return the position of the last snapshot at or before this one; None if there is none."""
 
@@ -269,7 +272,7 @@ class ReplayFeed:
         """Judge what lies before the target with fresh rules, show the snapshot there, and return what follows."""
         self._stages = (self._make_figures(), GpuBusy(), self._make_rules())
         before: deque[tuple[float, Snapshot]] = deque(maxlen=HISTORY_SNAPSHOTS)
-        upcoming = self._reader.snapshots(target - HISTORY_SECONDS)
+        upcoming = self._reader.approach(target, HISTORY_SECONDS)
         following: tuple[float, Snapshot] | None = None
         for following in upcoming:
             if following[0] >= target - 1e-6:  # as in Reader.snapshots

@@ -111,6 +111,7 @@ class LlmtopApp(ScreenContext):
         self._run_begin: float | None = None
         """Unix time since when files of runs are known that began before a live screen."""
         self._run = run
+        self._loads_run = False
         self._draws_past = False
         self._has_shown_end = False
         self.view = View(interval=feed.interval, demo=prepared is not None)
@@ -144,8 +145,6 @@ class LlmtopApp(ScreenContext):
         """Start the feed, once."""
         if not self._begun:
             self._begun = True
-            if self._run is not None:
-                self._loader.start(self._run.read)
             self._feed.start(self._receive)
 
     def on_unmount(self) -> None:
@@ -213,12 +212,22 @@ class LlmtopApp(ScreenContext):
         newest = next((item for item in reversed(waiting) if isinstance(item, Snapshot)), None)
         if newest is None:
             return
+        if self._run is not None and not self._loads_run:
+            self._begin_loading(self._run)
         if not self.replaying and newest.ranks:
             self._loader.ask(newest, self.view.alerts.since or newest.time)
         self._call_attention(newest)
         if self.replaying or history.instant is None:
             self.view.snapshot = newest
             self.redraw()
+
+    def _begin_loading(self, run: OpenedRun) -> None:
+        """Load the past of the run that is played, once the first screen is there."""
+        from collectors.base.malloc import reduce_cycle_collections
+
+        self._loads_run = True
+        reduce_cycle_collections()  # with many ranks a scan takes 0.1 s, in which no key is answered
+        self._loader.start(run.read)
 
     def _take_past(self, past: PastRows) -> None:
         """Show what a run has kept of the time before; drawn once for many pieces."""

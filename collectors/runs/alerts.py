@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
+import collectors.runs
+import collectors.trainings
+import llmtop.model
+import llmtop.rules
+import llmtop.step_history
 from collectors.base.pipeline import with_note
 from collectors.gpu_busy import GpuBusy
-from collectors.refigure import RecomputeFigures
-from collectors.runs.snapshots import RunSnapshots
+from collectors.refigure import with_figures
+from collectors.runs.snapshots import RunSnapshots, SlotLengths
+from collectors.trainings.step_figures import StepFigures
 from llmtop.config import current
 from llmtop.model.alerts import match_previous
 from llmtop.model.severity import severity_rank
@@ -22,9 +31,15 @@ from llmtop.runs.node_notes import NodeNotes, RunAlert
 from llmtop.runs.store import RUNNING, Run
 from llmtop.version import __version__
 
-RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 48.0
-"""Hours of a longer run, or of one with many ranks, for which alerts are recomputed, from its end: 4 s of
-processor time."""
+RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 40.0
+"""Hours of a longer run, or of one with many ranks, for which alerts are recomputed, from its end: 0.7 s
+of processor time."""
+_MINUTE_SLOT = 59.0
+"""Rules forget what they know where two snapshots are a minute apart."""
+_LAST_STEPS, _LEAST_LAST_SECONDS = 5000, 70.0
+"""Steps of all ranks that are taken one by one, at most but for the last minute, of which no means are written."""
+_RANKS_PER_SECOND, _MOST_FULL_SECONDS = 6.0, 10.0
+_RULE_PACKAGES = (llmtop.rules, llmtop.step_history, llmtop.model, collectors.runs, collectors.trainings)
 _LEAST_BYTES, _BYTES_PER_HOUR = 128 << 10, 80 << 10
 """Bytes of a file: a rank writes at most 1.5 MiB a day."""
 RECOMPUTED_NOTE = "no monitor watched at this time: alerts are recomputed from the steps of the run"
@@ -36,25 +51,52 @@ class RunFigures:
 
     def __init__(self, reader: RunSnapshots) -> None:
         self._reader = reader
-        self._recompute = RecomputeFigures()
+        self._ranks: dict[tuple[str, int, float], StepFigures] = {}
 
     def __repr__(self) -> str:
         return "the figures of a run"
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with its ranks' figures."""
-        made, in_full = self._recompute(snapshot), self._reader.is_in_full(snapshot.time)
-        ranks = tuple(
-            replace(new if in_full else kept, change=new.change, rare=new.rare, windows=self._windows(new))
-            for kept, new in zip(snapshot.ranks, made.ranks, strict=True)
-        )
-        return replace(made, ranks=ranks)
+        known, self._ranks = self._ranks, {}
+        in_full = self._reader.is_in_full(snapshot.time)
+        # Figures of the first steps in full are made of the mean steps before them, too.
+        counted = in_full or self._reader.is_in_full(snapshot.time + self._reader.slots.of_minutes)
+        ranks = []
+        for rank in snapshot.ranks:
+            key = rank.host, rank.pid, rank.attached_at or 0.0
+            steps = self._ranks[key] = known.get(key) or StepFigures(with_long_windows=False)
+            for step in rank.new_steps:
+                (steps.add if counted else steps.follow)(step)
+            ranks.append(self._figured(rank, steps, in_full=in_full))
+        return replace(snapshot, ranks=tuple(ranks))
 
-    def _windows(self, rank: Rank) -> tuple[Window, ...]:
-        """Return the recent steps, and the run by its own sums: five minutes are not known step by step."""
+    def _figured(self, rank: Rank, steps: StepFigures, *, in_full: bool) -> Rank:
+        made = with_figures(rank, steps) if in_full else rank
+        recent = (
+            next((one for one in made.windows if one.name == "recent"), None) if in_full else _minute_window(rank)
+        )
         whole = self._reader.whole_window(rank)
-        recent = [window for window in rank.windows if window.name == "recent"]
-        return (*recent, whole) if recent and whole is not None else ()
+        # Five minutes are not known step by step.
+        windows = () if recent is None or whole is None else (recent, whole)
+        return replace(made, change=steps.change, rare=steps.rare, windows=windows)
+
+
+def _minute_window(rank: Rank) -> Window | None:
+    """Return the figures of a minute as a window; None without any."""
+    mean, p50, p95 = rank.step_seconds_mean, rank.step_seconds_p50, rank.step_seconds_p95
+    if mean is None or p50 is None or p95 is None or not rank.window_steps:
+        return None
+    return Window(
+        name="recent",
+        seconds=rank.window_seconds or mean * rank.window_steps,
+        steps=rank.window_steps,
+        step_seconds=mean,
+        step_seconds_p50=p50,
+        step_seconds_p95=p95,
+        outside_seconds=rank.outside_seconds,
+        tokens_per_s=rank.tokens_per_s,
+    )
 
 
 class RunAlerts:
@@ -126,7 +168,7 @@ def _decode_facts(facts: bytes | None) -> _Kept | None:
 def _signature(run: Run) -> str:
     """Return the hash of all inputs of recomputed alerts: the files of the run, this version, the settings of
     alerts."""
-    parts = [__version__, repr(current().alerts)]
+    parts = [__version__, repr(current().alerts), *_sources()]
     for path in sorted({process.folder for process in run.processes}):
         with os.scandir(path) as entries:
             for entry in sorted(entries, key=lambda one: one.name):
@@ -135,26 +177,50 @@ def _signature(run: Run) -> str:
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def _sources() -> Iterator[str]:
+    """Yield size and time of the source files of the rules: in a checkout they change within a version."""
+    for package in _RULE_PACKAGES:
+        for path in package.__path__:
+            for file in sorted(Path(path).rglob("*.py")):
+                info = file.stat()
+                yield f"{file.name} {info.st_size} {info.st_mtime_ns}"
+
+
 def _recompute(run: Run, notes: NodeNotes) -> _Kept:
     at_once = max(len(attempt.processes) for attempt in run.attempts)
     hours = min(RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS / at_once)
-    reader = RunSnapshots(run, notes, max(_LEAST_BYTES, int(hours * _BYTES_PER_HOUR)))
+    reader = RunSnapshots(run, notes, max(_LEAST_BYTES, int(hours * _BYTES_PER_HOUR)), _rule_slots(run, at_once))
     start = max(0.0, reader.length - hours * 3600)
-    return _Kept(reader.members[0].first + start, _recompute_alerts(reader, start))
+    was_on = gc.isenabled()
+    gc.disable()  # a tenth of the time, and what is made here is freed without it
+    try:
+        return _Kept(reader.members[0].first + start, _recompute_alerts(reader, start))
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _rule_slots(run: Run, at_once: int) -> SlotLengths:
+    """Return how far apart the rules look at a run, by its ranks and the length of its steps."""
+    known = [process.state.usual_seconds for process in run.attempts[-1].processes if process.state is not None]
+    last_seconds = max(_LEAST_LAST_SECONDS, _LAST_STEPS / at_once * min(known, default=0.0))
+    return SlotLengths(_MINUTE_SLOT, min(max(1.0, at_once / _RANKS_PER_SECOND), _MOST_FULL_SECONDS), last_seconds)
 
 
 def _recompute_alerts(reader: RunSnapshots, start: float) -> list[RunAlert]:
     """Return the alerts that rules find from a position on (seconds), oldest first."""
     rules, figures, busy = Rules(), RunFigures(reader), GpuBusy()
     found: list[RunAlert] = []
+    texts: dict[int, list[Alert]] = {}
     up: list[tuple[Alert, RunAlert]] = []
+    last_up = 0.0
     for _, snapshot in reader.snapshots(start):
         is_watched = reader.notes.is_watched(snapshot.time)
         present = () if is_watched else rules.apply(busy(figures(snapshot))).alerts
         places = match_previous([alert for alert, _ in up], present)
         for number, (_, gone) in enumerate(up):
             if number not in places:
-                gone.until = snapshot.time
+                gone.until = max(last_up, gone.since)
         now = []
         ranks = {rank.pid: rank.rank for rank in snapshot.ranks}
         for alert, place in zip(present, places, strict=True):
@@ -163,9 +229,13 @@ def _recompute_alerts(reader: RunSnapshots, start: float) -> list[RunAlert]:
                 found.append(known)
             else:
                 known = up[place][1]
-                known.summary, known.points, known.severity = alert.summary, list(alert.points), alert.severity
+                known.severity = max(known.severity, alert.severity, key=severity_rank)
+            texts.setdefault(id(known), []).append(alert)
             now.append((alert, known))
-        up = now
+        up, last_up = now, snapshot.time
+    for known in found:  # the first and the last numbers are those at the threshold
+        alert = texts[id(known)][len(texts[id(known)]) // 2]
+        known.summary, known.points, known.advice = alert.summary, list(alert.points), alert.next
     return found
 
 

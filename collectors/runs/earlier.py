@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from collectors.base.pipeline import with_note
 from collectors.runs.alerts import RunFigures
 from collectors.runs.past import running_runs
-from collectors.runs.snapshots import SLOT_SECONDS, RunSnapshots
+from collectors.runs.snapshots import RunSnapshots
 from llmtop.model import jobs
 from llmtop.model.snapshot import Rank, Snapshot
 from llmtop.runs.node_notes import read_notes
@@ -81,7 +81,7 @@ def _snapshot_at(reader: RunSnapshots, instant: float) -> Snapshot | None:
     place = reader.position_before(instant - begin)
     if place is None:
         return None
-    before = _FULL_SECONDS if reader.is_in_full(begin + place) else SLOT_SECONDS
+    before = _FULL_SECONDS if reader.is_in_full(begin + place) else reader.slots.of_minutes
     figures, shown = RunFigures(reader), None
     for position, snapshot in reader.snapshots(max(0.0, place - before)):
         if position > place + 0.5:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -22,8 +23,10 @@ from llmtop.runs.store import Run
 
 ALERTS_SECONDS = 120.0
 """How long the process may take that finds the alerts of a run."""
-_YIELD_MINUTES = 50
-"""Number after which the thread that reads lets others have the interpreter."""
+_YIELD_MINUTES = 15
+"""Number after which the thread that reads lets others have the interpreter: a millisecond."""
+PIECE_SECONDS = 4 * 14400.0
+"""A piece ends where the longest buckets of the time line do."""
 _STARTS = 4
 """Restarts whose processes get the past of all those before."""
 
@@ -49,7 +52,7 @@ class PastMinute(NamedTuple):
 
 
 class RankPast(NamedTuple):
-    """The minutes of one rank over all starts of its run, oldest first."""
+    """Minutes of one rank, oldest first."""
 
     keys: list[RankKey]
     """Live processes of this rank: each of them is shown with these minutes."""
@@ -108,19 +111,13 @@ def pasts_of(run: Run, *, until: float, pids: dict[RankKey, RankKey] | None = No
     for process in sorted(run.processes, key=lambda one: (one.rank is None, one.rank or 0, one.started)):
         by_rank.setdefault(process.rank, []).append(process)
     for processes in by_rank.values():
-        known = RankPast([], [])
-        for process in processes:
-            start = process.start
-            if start is not None:
-                key = start.host, process.name.pid, start.at
-                known.keys.append(names.get(key, key))
-                known.minutes.extend(
-                    minute._replace(until=min(minute.until, until))
-                    for minute in _minutes(process)
-                    if minute.since < until
-                )
-        del known.keys[:-_STARTS]
-        yield RunPast(run.started, until, [known], [], [])
+        starts = [(process, process.start) for process in processes if process.start is not None]
+        keys = [(start.host, process.name.pid, start.at) for process, start in starts][-_STARTS:]
+        shown = [names.get(key, key) for key in keys]
+        steps = (minute for process, _ in starts for minute in _minutes(process) if minute.since < until)
+        for _, piece in itertools.groupby(steps, lambda minute: minute.until // PIECE_SECONDS):
+            found = [minute._replace(until=min(minute.until, until)) for minute in piece]
+            yield RunPast(run.started, until, [RankPast(shown, found)], [], [])
 
 
 def _minutes(process: store.RankProcess) -> Iterator[PastMinute]:

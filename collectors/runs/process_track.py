@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 from llmtop.model.snapshot import Phase, Rank, RankState, Step, Window
 from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.runs import folder, records
-from llmtop.runs.run_file import MAX_FILE_BYTES, FileMember, RunFile
+from llmtop.runs.run_file import FileMember, RunFile
 from llmtop.runs.store import RUNNING, RankProcess
 
 GONE_SECONDS = 20.0
 """How long a process that has ended is shown."""
-TAIL_BYTES = 1 << 20
-"""Bytes of the file of a process: most of a day, or more. The rest is read on demand."""
-_HOLE_SECONDS = 90.0
-"""A process writes each minute."""
-_STEPS_OF_A_MINUTE = 12
-"""Mean steps that a snapshot has of a minute: rules look at eight."""
+TAIL_BYTES = 128 << 10
+"""Bytes of the file of a process that are in memory: two hours or more, first the last ones."""
+_INSIDE_SECONDS = 2.0
+"""Before the begin of a minute: in the one before it, whose end may be off by a second."""
+_STEPS_OF_A_MINUTE = 9
+"""Mean steps that a snapshot has of a minute: rules look at eight, and a step is whole once the next has begun."""
 
 
 class MinuteSteps(NamedTuple):
@@ -37,13 +37,16 @@ class MinuteSteps(NamedTuple):
 class ProcessTrack:
     """A process from its start to its end. Its files are read when it is made; members are unpacked as needed."""
 
-    def __init__(self, process: RankProcess, job: str, tail_bytes: int = TAIL_BYTES) -> None:
+    def __init__(
+        self, process: RankProcess, job: str, tail_bytes: int = TAIL_BYTES, last_seconds: float = math.inf
+    ) -> None:
         """Read the files of a process.
 
         Args:
             process: one with a file.
             job: name of its run, for the screen.
-            tail_bytes: how much of the end of its file is read at once.
+            tail_bytes: how much of its file is in memory.
+            last_seconds: how much of its end is known step by step, at most.
         """
         self.start = process.start or records.Start()
         self._job = job
@@ -57,32 +60,33 @@ class ProcessTrack:
         """All of its steps."""
         self.rank = process.rank
         self._process = process
-        self._read(tail_bytes)
+        self._bytes = tail_bytes
+        self._read_file(math.inf)
         self._steps: list[Step] = []
         self._ends: list[float] = []
         self._values: list[tuple[float, dict[str, float]]] = []
         self._signs: list[records.Sign] = []
-        self._read_last(process)
+        self._read_last(process, self.last_sign - last_seconds)
 
-    def _read(self, end_bytes: int) -> None:
-        """Read the file of the process, or its ends."""
+    def _read_file(self, at: float) -> None:
+        """Read the file of the process around an instant."""
         path = self._process.folder / (self._process.name.text + folder.RUN)
         try:
-            self._file: RunFile | None = RunFile(path, ends_only=True, end_bytes=end_bytes)
+            self._file: RunFile | None = RunFile(path, around=at, end_bytes=self._bytes)
         except OSError:
             self._file = None
         self._members: list[FileMember] = [] if self._file is None else self._file.members
         self._known: dict[int, MinuteSteps | None] = {}
-        self._names = records.Names()
+        self._names, self._names_place = records.Names(), -1
 
     @property
     def full_since(self) -> float:
         """Unix time since when each of its steps is known; its end where none is."""
         return self._steps[0].started_at if self._steps else self.last_sign
 
-    def _read_last(self, process: RankProcess) -> None:
+    def _read_last(self, process: RankProcess, since: float) -> None:
         rows: dict[int, records.StepRow] = {}
-        for record in process.last_records():
+        for record in process.last_records(lambda member: member.last >= since):
             if isinstance(record, records.RecentSteps):
                 rows |= enumerate(record.steps, record.first)
             elif isinstance(record, records.Values):
@@ -100,10 +104,9 @@ class ProcessTrack:
         Args:
             at: unix time.
         """
+        if self._file is not None and not self._file.covers(at):
+            self._read_file(at)
         place = bisect_left(self._members, at, key=lambda member: member.last)
-        if self._file is not None and not self._file.is_whole and self._is_between_ends(place):
-            self._read(MAX_FILE_BYTES)
-            return self.minute_at(at)
         if place >= len(self._members) or self._file is None:
             return None
         if place not in self._known:
@@ -115,20 +118,15 @@ class ProcessTrack:
             return None
         return found
 
-    def _is_between_ends(self, place: int) -> bool:
-        """Return True if the minute that a place stands for may lie in the part of the file that was not read."""
-        if not 0 < place < len(self._members):
-            return False
-        return self._members[place].last - self._members[place - 1].last > _HOLE_SECONDS
-
     def _minute(self, file: RunFile, place: int) -> MinuteSteps | None:
         found = list(file.records_of(place))
         minute = next((one for one in found if isinstance(one, records.Minute)), None)
         names = next((one for one in found if isinstance(one, records.Names)), None)
         if names is not None:
             self._names = names
-        elif minute is not None:
+        elif minute is not None and self._names_place != place - 1:
             self._names = self._names_before(file, place)
+        self._names_place = place if names is not None or minute is not None else -1
         if minute is None or not minute.steps:
             return None
         numbers = records.values_of(self._names, minute)
@@ -156,7 +154,7 @@ class ProcessTrack:
         gone = self.ended is not None and at > self.ended
         in_full = at > self.full_since
         found = None if in_full else self.minute_at(at)
-        steps = self._full_steps(since, at) if in_full else _mean_steps(found, since, at)
+        steps = self._full_steps(since, at) if in_full else self._minute_steps(found, since, at)
         last = self._last_step_at(at, found, in_full=in_full)
         fields: dict[str, Any] = {} if found is None else _figures(found)
         usual = found.series.get("interval", (None,))[0] if found else None
@@ -194,6 +192,15 @@ class ProcessTrack:
 
     def _full_steps(self, since: float, at: float) -> Sequence[Step]:
         return self._steps[bisect_right(self._ends, since) : bisect_right(self._ends, at)]
+
+    def _minute_steps(self, found: MinuteSteps | None, since: float, at: float) -> Sequence[Step]:
+        """Return the mean steps since a snapshot; where that was in the minute before, also some of its steps."""
+        steps = _mean_steps(found, since, at, _STEPS_OF_A_MINUTE)
+        missing = _STEPS_OF_A_MINUTE - len(steps)
+        begin = 0.0 if found is None else found.minute.at - found.minute.seconds
+        if missing > 0 and since < begin:
+            return _mean_steps(self.minute_at(begin - _INSIDE_SECONDS), since, begin, missing) + steps
+        return steps
 
     def _last_step_at(self, at: float, found: MinuteSteps | None, *, in_full: bool) -> float | None:
         if in_full:
@@ -278,21 +285,22 @@ def _rate(total: float | None, steps: int, mean: float) -> float | None:
     return None if total is None or not steps or mean <= 0 else total / steps / mean
 
 
-def _mean_steps(found: MinuteSteps | None, since: float, at: float) -> list[Step]:
+def _mean_steps(found: MinuteSteps | None, since: float, at: float, most: int) -> list[Step]:
     """Steps of a minute's means that ended within a stretch of it, for rules; those in full where there are any.
 
     Args:
         found: the minute.
         since: unix time.
         at: unix time.
+        most: number of means, the last of the stretch.
     """
     if found is None:
         return []
     minute, series = found.minute, found.series
     apart = minute.seconds / minute.steps
     begin = minute.at - minute.seconds
-    until = math.floor((at - begin) / apart + 1e-9)
-    first = max(math.floor((since - begin) / apart + 1e-9), until - _STEPS_OF_A_MINUTE, 0)
+    until = min(math.floor((at - begin) / apart + 1e-9), minute.steps)
+    first = max(math.floor((since - begin) / apart + 1e-9), until - most, 0)
     seconds = series.get("step", (0.0, 0.0, apart))[2]
     interval = series["interval"][2] if "interval" in series else None
     phases = tuple(
@@ -300,7 +308,7 @@ def _mean_steps(found: MinuteSteps | None, since: float, at: float) -> list[Step
     )
     span = minute.last - minute.first
     kept = {step.index: step for step in found.kept if since < step.started_at + step.seconds <= at}
-    for number in range(first, min(until, minute.steps)):
+    for number in range(first, until):
         index = minute.first + (round(span * number / (minute.steps - 1)) if minute.steps > 1 else 0)
         if index not in kept:
             kept[index] = Step(

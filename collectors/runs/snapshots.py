@@ -1,7 +1,7 @@
 """A run as snapshots, made of its files: what a replay plays, and what rules are applied to after the fact.
 
-Of the last minutes of each start there is a snapshot a second, with every step. Before that there is one each
-`SLOT_SECONDS`, whose steps are means of their minute, beside those that the run keeps in full.
+Of the last minutes of each start there is a snapshot a second, with every step. Before that there is one each half
+minute, whose steps are means of their minute, beside those that the run keeps in full.
 """
 
 from __future__ import annotations
@@ -19,12 +19,25 @@ from llmtop.runs import records
 from llmtop.runs.node_notes import NodeNotes
 from llmtop.runs.store import Run
 
-SLOT_SECONDS = 30.0
-"""Rules forget what they know where two snapshots are a minute apart."""
 _WHOLE_NUMBERS = frozenset(("mem_used_bytes", "mem_total_bytes", "pcie_gen", "pcie_width"))
 _TOLERANCE_SECONDS = 1e-6
+_APPROACH_RANKS = 700
+"""Ranks times snapshots before a position to which a screen jumps: 0.2 s of processor time."""
+_LONGEST_SECONDS = 50.0
+"""Rules forget what they know where two snapshots are over a minute apart."""
 _GPU_SECONDS = 5.0
 """Seconds by which the times of a monitor and of a run may differ."""
+
+
+class SlotLengths(NamedTuple):
+    """Lengths of the stretches that snapshots are made of: seconds from one snapshot to the next."""
+
+    of_minutes: float = 30.0
+    """Where the means of minutes are known."""
+    in_full: float = 1.0
+    """Where each step is known."""
+    last: float = math.inf
+    """Seconds before the end of a process from which on each step is taken, of those that are known."""
 
 
 class SlotRun(NamedTuple):
@@ -34,6 +47,8 @@ class SlotRun(NamedTuple):
     """Unix time of the first."""
     number: int
     seconds: float
+    is_in_full: bool
+    """True if each step is known."""
 
     @property
     def last(self) -> float:
@@ -47,19 +62,24 @@ class RunSnapshots:
     recordings = 1
     median_gap: float = 1.0
 
-    def __init__(self, run: Run, notes: NodeNotes, tail_bytes: int = TAIL_BYTES) -> None:
-        """Read the ends of the files of all its processes.
+    def __init__(
+        self, run: Run, notes: NodeNotes, tail_bytes: int = TAIL_BYTES, slots: SlotLengths = SlotLengths()
+    ) -> None:
+        """Read the ends of the files of all its processes; other parts are read as they are needed.
 
         Args:
             run: with its restarts.
             notes: what monitors have added.
-            tail_bytes: how much of the end of a file is read at once.
+            tail_bytes: how much of each file is in memory.
+            slots: how far apart snapshots are.
         """
+        self.slots = slots
         self.path = Path(run.folder.name)
         self.notes = notes
         job = run.name or run.id
         made = [
-            [ProcessTrack(process, job, tail_bytes) for process in attempt.processes] for attempt in run.attempts
+            [ProcessTrack(process, job, tail_bytes, slots.last) for process in attempt.processes]
+            for attempt in run.attempts
         ]
         self.attempts = [sorted(tracks, key=lambda one: (one.rank is None, one.rank or 0)) for tracks in made]
         """The processes of each start."""
@@ -82,10 +102,11 @@ class RunSnapshots:
             begin = max(begin, self.members[-1].last + 1.0)
         end = last_sign + (2.0 if all(track.ended is not None for track in tracks) else 0.0)
         full = min(max(begin, min(track.full_since for track in tracks)), end)
-        coarse = max(0, math.ceil((full - begin) / SLOT_SECONDS))
+        coarse = max(0, math.ceil((full - begin) / self.slots.of_minutes))
         if coarse:
-            self.members.append(SlotRun(begin, coarse, SLOT_SECONDS))
-        self.members.append(SlotRun(full, max(1, math.floor(end - full) + 1), 1.0))
+            self.members.append(SlotRun(begin, coarse, self.slots.of_minutes, is_in_full=False))
+        number = max(1, math.floor((end - full) / self.slots.in_full) + 1)
+        self.members.append(SlotRun(full, number, self.slots.in_full, is_in_full=True))
 
     @property
     def length(self) -> float:
@@ -100,7 +121,7 @@ class RunSnapshots:
     def is_in_full(self, at: float) -> bool:
         """Return True if each step is known at that unix time."""
         place = bisect_right(self.members, at + _TOLERANCE_SECONDS, key=lambda one: one.first) - 1
-        return place >= 0 and self.members[place].seconds < SLOT_SECONDS
+        return place >= 0 and self.members[place].is_in_full
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -117,13 +138,33 @@ class RunSnapshots:
             first_member: begin with this one of `members` instead.
         """
         begin = self.members[0].first
-        for slots in self.members[first_member or 0 :]:
-            first = 0
-            if first_member is None:
-                first = max(0, math.ceil((start - _TOLERANCE_SECONDS - (slots.first - begin)) / slots.seconds))
+        if first_member is not None:
+            start = self.members[first_member].first - begin if first_member < len(self.members) else math.inf
+        for at, seconds in self._times(start):
+            yield at - begin, self.snapshot_at(at, at - seconds)
+
+    def approach(self, position: float, seconds: float) -> Iterator[tuple[float, Snapshot]]:
+        """Yield what leads up to a position, thinned out where the run has many ranks, then all that follows.
+
+        Args:
+            position: in seconds.
+            seconds: how long before it to begin.
+        """
+        at_once = max(len(tracks) for tracks in self.attempts)
+        least = min(seconds * at_once / _APPROACH_RANKS, _LONGEST_SECONDS)
+        begin, before = self.members[0].first, -math.inf
+        for at, length in self._times(position - seconds):
+            if at - begin >= position - _TOLERANCE_SECONDS or at - before >= least:
+                yield at - begin, self.snapshot_at(at, max(before, at - max(length, least)))
+                before = at
+
+    def _times(self, start: float) -> Iterator[tuple[float, float]]:
+        """Yield the unix times of the snapshots from a position on, each with the distance to the one before."""
+        begin = self.members[0].first
+        for slots in self.members:
+            first = max(0, math.ceil((start - _TOLERANCE_SECONDS - (slots.first - begin)) / slots.seconds))
             for number in range(first, slots.number):
-                at = slots.first + number * slots.seconds
-                yield at - begin, self.snapshot_at(at, at - slots.seconds)
+                yield slots.first + number * slots.seconds, slots.seconds
 
     def position_before(self, position: float) -> float | None:
         """Return the position of the last snapshot at or before this one; None if there is none."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow, length_class
 from collectors.trainings.step_window import CountedStep, StepWindow
-from llmtop.model.snapshot import Step, Window
+from llmtop.model.snapshot import Change, RareSteps, Step, Window
 from llmtop.order_statistics import percentile
 from llmtop.step_history.step_changes import StepChanges
 from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder, request_latency
@@ -26,7 +26,13 @@ lasted so many times the usual one and so many seconds: a new epoch begins at on
 class StepFigures:
     """Computes the figures of one training from its finished steps. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_long_windows: bool = True) -> None:
+        """Begin without a step.
+
+        Args:
+            with_long_windows: whether the last five minutes and the whole run are windows of their own.
+        """
+        self._with_long_windows = with_long_windows
         self._following = WholeStepBuilder()
         self._order: list[str] = []
         self._newest: tuple[str, ...] = ()
@@ -35,7 +41,7 @@ class StepFigures:
 
     def _reset(self) -> None:
         self._recent = StepWindow()
-        self._long = (LongWindow("5 min", MINUTES_SECONDS), LongWindow("run"))
+        self._long = (LongWindow("5 min", MINUTES_SECONDS), LongWindow("run")) if self._with_long_windows else ()
         self._changes = StepChanges()
         self.last_seconds: float | None = None
         """Duration of the last whole step, from start to start, warm-up or not; of the last request."""
@@ -56,6 +62,25 @@ class StepFigures:
             self._reset()
         elif whole is not None:
             self._take(whole)
+
+    def follow(self, step: Step) -> None:
+        """Take in the newest step for `change` and `rare` alone: the other figures are without it."""
+        last = self._following.open
+        whole = self._following.add(step)
+        if last is not None and step.index <= last.index and self._has_restarted(step):
+            self._reset()
+        elif whole is not None and not whole.step.warmup:
+            self._changes.add(whole)
+
+    @property
+    def change(self) -> Change | None:
+        """The last change of the steps' length."""
+        return self._changes.change
+
+    @property
+    def rare(self) -> RareSteps | None:
+        """The rare long steps that cost most."""
+        return self._changes.rare
 
     def update(self, step: Step) -> None:
         """Add GPU times to a step that is here already; another step is skipped."""
@@ -103,9 +128,10 @@ class StepFigures:
         outside = whole.outside if whole.step.phases else None
         counted = CountedStep(whole.step, whole.seconds, whole.seconds, outside)
         self._recent.add(counted)
-        place = length_class(counted.length)
-        for window in self._long:
-            window.add(counted, place)
+        if self._long:
+            place = length_class(counted.length)
+            for window in self._long:
+                window.add(counted, place)
         if self._changes.add(whole):
             self._recent.drop_before(self._changes.level_since or 0)
 
@@ -158,7 +184,7 @@ class StepFigures:
         return max(0.0, sums.elapsed.total - covered) / sums.steps
 
     def _windows(self, figures: dict[str, Any]) -> Iterable[Window]:
-        if not self._recent.sums.elapsed.count or self._long[-1].summary() is None:
+        if not self._recent.sums.elapsed.count or (self._long and self._long[-1].summary() is None):
             return
         yield Window(
             name="recent",

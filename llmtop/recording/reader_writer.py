@@ -339,6 +339,10 @@ class Reader:
                 if position >= start - _EXACT:
                     yield position, snapshot
 
+    def approach(self, position: float, seconds: float) -> Iterator[tuple[float, Snapshot]]:
+        """Yield what leads up to a position, from `seconds` before it on, then all that follows."""
+        return self.snapshots(position - seconds)
+
     def _member_at(self, position: float) -> int:
         """Return the last member that begins before the position: several may begin at it."""
         low, high = 0, len(self.members)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,7 @@ _START_MEMBERS = 8
 """The writer of a file is known within its first members."""
 END_BYTES = 16 << 10
 """The newest sums are at most ten minutes of members before the end, some 10 KiB unless many steps are in full."""
+_PROBE_BYTES = 16 << 10
 MAX_FILE_BYTES = 512 << 20
 """A rank writes some 1 MiB a day; what is larger than this is read up to here."""
 
@@ -38,15 +40,18 @@ class FileMember(NamedTuple):
 
 
 class RunFile:
-    """One file, read as a whole."""
+    """One file, read as a whole or in part."""
 
-    def __init__(self, path: Path, *, ends_only: bool = False, end_bytes: int = END_BYTES) -> None:
+    def __init__(
+        self, path: Path, *, ends_only: bool = False, end_bytes: int = END_BYTES, around: float | None = None
+    ) -> None:
         """Read a file.
 
         Args:
             path: of the file.
             ends_only: read only the first `END_BYTES` and the end: who it was, and the newest sums.
             end_bytes: how much of the end.
+            around: read only `end_bytes` around this unix time; infinity: the last ones.
 
         Raises:
             OSError: it cannot be read.
@@ -54,9 +59,14 @@ class RunFile:
         self.path = path
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            self.is_whole = not ends_only or size <= END_BYTES + end_bytes
+            is_part = around is not None and size > end_bytes
+            self.is_whole = not is_part and (not ends_only or size <= END_BYTES + end_bytes)
             """True if all of it was read."""
-            if not self.is_whole:
+            self.reaches_begin = self.reaches_end = True
+            """True if its first members were read, and its last ones."""
+            if is_part and around is not None:
+                self._raw = self._read_around(file, size, around, end_bytes)
+            elif not self.is_whole:
                 first = file.read(END_BYTES)
                 file.seek(size - end_bytes)
                 last = file.read(end_bytes)
@@ -68,6 +78,29 @@ class RunFile:
         self.unreadable_records = 0
         """Records of types that this version does not know, or damaged."""
         self.members = list(self._members())
+
+    def _read_around(self, file: BinaryIO, size: int, at: float, length: int) -> bytes:
+        first = 0 if at < math.inf else size
+        beyond = size
+        while beyond - first > length // 4:
+            middle = (first + beyond) // 2
+            last = _next_time(file, middle)
+            if last is None or last >= at:
+                beyond = middle
+            else:
+                first = middle
+        first = min(max(0, first - length // 2), size - length)
+        self.reaches_begin, self.reaches_end = first == 0, first + length >= size
+        file.seek(first)
+        raw = file.read(length)
+        return raw[max(0, raw.find(MEMBER_BEGINS)) :]
+
+    def covers(self, at: float) -> bool:
+        """Return True if the member that holds an instant (unix time) was read, where the file has one."""
+        if not self.members:
+            return self.reaches_begin and self.reaches_end
+        is_late_enough = self.reaches_begin or self.members[0].last < at
+        return is_late_enough and (self.reaches_end or at <= self.members[-1].last)
 
     def records(self, wanted: Callable[[FileMember], bool] | None = None) -> Iterator[Record]:
         """Yield the records in the order in which they were written.
@@ -124,6 +157,18 @@ class RunFile:
                 self.unreadable_records += 1
             else:
                 yield record
+
+
+def _next_time(file: BinaryIO, offset: int) -> float | None:
+    """Return the last unix time of the first member at or after an offset; None where there is none near."""
+    file.seek(offset)
+    raw = file.read(_PROBE_BYTES)
+    place = raw.find(MEMBER_BEGINS)
+    while 0 <= place <= len(raw) - HEAD_BYTES:
+        if zlib.crc32(raw[place : place + HEAD_BYTES - 8]) == _CRC.unpack_from(raw, place + HEAD_BYTES - 4)[0]:
+            return float(_EXTRA.unpack_from(raw, place + _EXTRA_AT)[2])
+        place = raw.find(MEMBER_BEGINS, place + 1)
+    return None
 
 
 def _decode_record(line: bytes) -> Record | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -183,10 +183,14 @@ class RankProcess:
                 found.update(enumerate(record.steps, record.first))
         return sorted(found.items())
 
-    def last_records(self) -> Iterator[records.Record]:
-        """Yield all that the files of the last minutes hold, oldest first."""
+    def last_records(self, wanted: Callable[[FileMember], bool] | None = None) -> Iterator[records.Record]:
+        """Yield all that the files of the last minutes hold, oldest first.
+
+        Args:
+            wanted: passes over the members for which it returns False.
+        """
         for file in self.last_files:
-            yield from file.records()
+            yield from file.records(wanted)
 
     def last_values(self) -> dict[str, float]:
         """Return the last logged value of each name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -68,20 +69,20 @@ class RareStepFinder:
         self._costs: deque[float] = deque(maxlen=MAX_LONG_STEPS)
         self._limit = math.inf
         self._usual = 0.0
-        self._usual_parts: dict[str, float] = {}
+        self._usual_parts: Callable[[], dict[str, float]] = dict
         self._elapsed = 0.0
         self._began = 0.0
         self._count = 0
         self._began_count = 0
         self._paying = 0
 
-    def set_usual(self, usual_seconds: float, high_seconds: float, parts: dict[str, float]) -> None:
+    def set_usual(self, usual_seconds: float, high_seconds: float, parts: Callable[[], dict[str, float]]) -> None:
         """Set the usual step time.
 
         Args:
             usual_seconds: the median step.
             high_seconds: what one step in eight exceeds.
-            parts: the median seconds of each part.
+            parts: returns the median seconds of each part, which long steps alone need.
         """
         self._usual = usual_seconds
         self._limit = max(LONG * usual_seconds, SPREAD * high_seconds)
@@ -107,7 +108,7 @@ class RareStepFinder:
         self._paying = PAID_BACK_STEPS
 
     def _part(self, whole: WholeStep) -> str | None:
-        usual, excess = self._usual_parts, whole.seconds - self._usual
+        usual, excess = self._usual_parts(), whole.seconds - self._usual
         parts = {phase.name: phase.host_seconds for phase in whole.step.phases if "/" not in phase.name}
         parts.setdefault(OUTSIDE, whole.outside)
         name = max(parts, key=lambda one: parts[one] - usual.get(one, 0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -127,6 +128,45 @@ def spread_of(blocks: Sequence[Block]) -> float:
 def parts_of(blocks: Sequence[Block]) -> dict[str, float]:
     names = {name for block in blocks for name in block.parts}
     return {name: median([block.parts.get(name, 0.0) for block in blocks]) for name in names}
+
+
+class Columns:
+    """Values of blocks by part, each list made once."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        """Take some blocks, oldest first."""
+        self._blocks = blocks
+        self._parts = [block.parts for block in blocks]
+        self._columns: dict[str | None, list[float]] = {}
+
+    def column(self, name: str | None) -> list[float]:
+        """Return the level of each block; for a part its seconds."""
+        found = self._columns.get(name)
+        if found is None:
+            found = self._columns[name] = self._make(name)
+        return found
+
+    def _make(self, name: str | None) -> list[float]:
+        if name is None:
+            return [block.level for block in self._blocks]
+        try:
+            return list(map(itemgetter(name), self._parts))
+        except KeyError:
+            return [parts.get(name, 0.0) for parts in self._parts]
+
+
+def median_level(values: list[float], usual: float | None) -> float:
+    """Return the median of `series_of` of some blocks.
+
+    Args:
+        values: of `Columns.column`.
+        usual: as of `series_of`; None: values are levels.
+    """
+    ordered, middle = sorted(values), len(values) // 2
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[middle]
+    if usual is None:
+        return (low + high) / 2
+    return (math.log1p(low / usual) + math.log1p(high / usual)) / 2
 
 
 def series_of(blocks: Sequence[Block], name: str | None, usual: float) -> list[float]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import partial
 from itertools import islice
 from statistics import median
 
@@ -30,11 +31,13 @@ from llmtop.step_history.rare_steps import RareStepFinder
 from llmtop.step_history.step_blocks import (
     MAX_PAST_VALUES,
     Block,
+    Columns,
     PastValues,
     Work,
     best_split,
     level_of,
     make_block,
+    median_level,
     parts_of,
     series_of,
     spread_of,
@@ -216,27 +219,31 @@ class StepChanges:
         least = RUN_LEAST if len(self._bursts) >= BASE_BLOCKS else RUN_LEAST_AT_FIRST
         over = max(least, min(RUN_MOST, BURST_MARGIN * max(self._bursts, default=0.0)))
         self._level = math.exp(max(usual_level + over, highs[len(highs) * 3 // 4] + math.log(1.1)))
-        self._rare.set_usual(math.exp(usual_level), math.exp(median(highs)), parts_of(recent))
+        self._rare.set_usual(math.exp(usual_level), math.exp(median(highs)), partial(parts_of, recent))
 
     def _compare_windows(self) -> bool:
         """Compare the last blocks with those before them, in windows of several lengths."""
         blocks, now = self._blocks, self._closed
-        unknown = 1 + FEW / (1 + now / BASE_BLOCKS)
+        unknown, columns, number = 1 + FEW / (1 + now / BASE_BLOCKS), Columns(blocks), len(blocks)
         for scale, (width, factor, seconds) in enumerate(SCALES):
             if len(blocks) < width + max(width, 4) or now % max(1, width // 4):
                 break
-            after = list(islice(blocks, len(blocks) - width, None))
-            before = list(islice(blocks, max(0, len(blocks) - (1 + BEFORE) * width), len(blocks) - width))
-            usual, least = math.exp(level_of(before)), math.log(factor) * unknown
-            short = sum([block.seconds for block in after]) < seconds
-            for name in (None, *islice(after[-1].parts, MOST_PARTS)):
-                values = series_of([*before, *after], name, usual)
-                shift = median(values[-width:]) - median(values[:-width])
+            first, split = max(0, number - (1 + BEFORE) * width), number - width
+            usual = math.exp(median_level(columns.column(None)[first:split], None))
+            least = math.log(factor) * unknown
+            short = sum([block.seconds for block in islice(blocks, split, None)]) < seconds
+            for name in (None, *islice(blocks[-1].parts, MOST_PARTS)):
+                column, over = columns.column(name), None if name is None else usual
+                # The next line is the longest: log1p grows by at most what its argument does.
+                if now % width and over and max(column[first:]) - min(column[first:]) < least * over:
+                    continue
+                shift = median_level(column[split:], over) - median_level(column[first:split], over)
                 if now % width == 0:
                     self._past_values(name)[scale].add(now, shift)
                 if abs(shift) < least or (short and shift > 0):
                     continue
-                if self._is_confirmed([*before, *after], values, name, scale, least):
+                compared = list(islice(blocks, first, None))
+                if self._is_confirmed(compared, series_of(compared, name, usual), name, scale, least):
                     return True
         return False
 

@@ -10,7 +10,7 @@ from tests.support import whole_steps as ws
 
 def _finder(long_at: set[int]) -> RareStepFinder:
     finder = RareStepFinder()
-    finder.set_usual(0.1, 0.11, {})
+    finder.set_usual(0.1, 0.11, dict)
     for ordinal in range(1, 401):
         finder.add(ws.made(0.5 if ordinal in long_at else 0.1, {}), ordinal)
     return finder

@@ -316,7 +316,7 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("tui/core/base_app.py", r"name", "blue"),
     ("tui/core/base_app.py", r"theme\.name.*", "dark"),
     ("tui/core/picture.py", r"stem", "llmtop-14-03-11"),
-    ("tui", r"below|parts|hidden|len\(.*|self\._(keep|place)|.*ended_count\(\)|one\.waiting", "12"),
+    ("tui", r"below|parts|hidden|len\(.*|self\._(keep|place)|count|one\.waiting", "12"),
     ("tui/paint/gpu_names.py", r"names\.pop\(\)", "3"),
     ("tui/panes/alert_rows.py", r"alert\.next", "press c to profile a few steps"),
     ("tui", r"about", "GPU 3"),

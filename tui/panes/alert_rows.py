@@ -63,9 +63,10 @@ def fitting(clauses: Sequence[str], room: int, gap: str = ", ") -> str:
 
 
 def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
-    palette, last, since = theme.palette, view.alerts.last_ended(), view.alerts.since
+    palette, since = theme.palette, view.alerts.since
     if view.snapshot is None:
         return [Row(width).add(f" {theme.glyphs.info} no sample yet: alerts are not known", palette.dim)]
+    last = view.alerts.last_ended(view.snapshot.time)
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
     text = f" {theme.glyphs.info} no alerts" + (f", {muted} muted (a)" if muted else "")
     texts = [text]
@@ -85,7 +86,8 @@ def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
             f"for {alert_style.duration_text(last.alert, ended)}",
             *points(last.alert)[:1],
         ]
-        when = f"ended {alert_style.age_of(view.snapshot.time - ended)} ago (a: all {view.alerts.ended_count()})"
+        count = view.alerts.ended_count(view.snapshot.time)
+        when = f"ended {alert_style.age_of(view.snapshot.time - ended)} ago (a: all {count})"
         rows.append(Row(width).add("   " + fitting([*clauses[:2], when, *clauses[2:]], width - 4), palette.dim))
     return rows
 

@@ -102,7 +102,8 @@ class AlertScreen(ScrollingScreen):
         self.redraw()
 
     def _add_past(self, rows: list[Row], width: int) -> None:
-        past, snapshot = self.view.alerts.ended_alerts(), self.view.snapshot
+        snapshot = self.view.snapshot
+        past = [] if snapshot is None else self.view.alerts.ended_alerts(snapshot.time)
         if not past or snapshot is None:
             return
         palette, theme = self.cell_theme.palette, self.cell_theme

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from textwrap import wrap
 
 from tui.core import keys
@@ -72,7 +73,7 @@ class DemoEndScreen(ScrollingScreen):
         """Return the alerts of the recording, the first to come first."""
         palette, alerts = self.cell_theme.palette, self.view.alerts
         begun = alerts.since
-        told = [one for one in reversed(alerts.ended_alerts()) if alert_style.alert_rank(one.alert) > 0]
+        told = [one for one in reversed(alerts.ended_alerts(math.inf)) if alert_style.alert_rank(one.alert) > 0]
         now = self.view.snapshot
         holding = [] if now is None else [one for one in now.alerts if alert_style.alert_rank(one) > 0]
         if begun is None or not (told or holding):

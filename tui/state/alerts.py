@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 
@@ -88,7 +89,7 @@ class AlertLog:
         """Add alerts that ended before this monitor's first snapshot.
 
         Args:
-            alerts: each with the unix time of its end, the first to end first.
+            alerts: each with the unix time of its end.
         """
         self._past = [*self._past, *(one for one in alerts if one not in self._past)]
         self._remember_past()
@@ -102,8 +103,7 @@ class AlertLog:
             if (first is None or until <= first) and (alert.id, alert.pid, alert.gpu, until) not in known
         ]
         self.changes += 1
-        room = MAX_ENDED - len(self._gone)
-        self._gone.extendleft(reversed(found[-room:] if room else []))
+        self._gone = deque(sorted([*self._gone, *found], key=_end_of), MAX_ENDED)
 
     def episode(self, alert: Alert) -> Episode | None:
         """Return the stored episode of an alert of any snapshot."""
@@ -157,17 +157,21 @@ class AlertLog:
         self._ever_muted = True
         return episode.muted
 
-    def ended_alerts(self) -> list[Episode]:
-        """Return the alerts that ended, the last to end first."""
-        return list(reversed(self._gone))
+    def ended_alerts(self, at: float) -> list[Episode]:
+        """Return the alerts that had ended at an instant (unix time), the last to end first."""
+        return [one for one in reversed(self._gone) if _end_of(one) <= at]
 
-    def last_ended(self) -> Episode | None:
-        """Return the one that went last, if any did."""
-        return self._gone[-1] if self._gone else None
+    def last_ended(self, at: float) -> Episode | None:
+        """Return the one that had gone last at an instant (unix time), if any had."""
+        return next((one for one in reversed(self._gone) if _end_of(one) <= at), None)
 
-    def ended_count(self) -> int:
-        """Return how many that have gone are remembered."""
-        return len(self._gone)
+    def ended_count(self, at: float) -> int:
+        """Return how many that had gone at an instant (unix time) are remembered."""
+        return bisect_right(self._gone, at, key=_end_of)
+
+
+def _end_of(episode: Episode) -> float:
+    return episode.until or 0.0
 
 
 def _graver(one: Episode, other: Episode) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmtop.model.snapshot import Gpu
 from tui.paint.gpu_metrics import METRICS
@@ -14,11 +13,8 @@ if TYPE_CHECKING:
     from llmtop.runs.node_notes import RunAlert
     from llmtop.runs.records import GpuMinute
 
-_Minute = TypeVar("_Minute")
 METRICS_OF_A_RANK = 4
 """A training may log any number of names; only the first ones get a history."""
-PIECE_SECONDS = 4 * 14400.0
-"""A piece ends where the longest buckets of the time line do."""
 PastRow = tuple[float, float, float, float, float]
 """Unix times from when to when, then mean, lowest, highest."""
 RankKey = tuple[str, int, float]
@@ -41,21 +37,22 @@ class PastRows(NamedTuple):
 def rows_of(past: RunPast) -> Iterator[PastRows]:
     """Yield the pieces of a part of the past; slow, so in a thread."""
     for rank in past.ranks:
-        for minutes in _pieces(rank.minutes, lambda one: one.until):
-            yield _rank_rows(past.begin, rank.keys, minutes)
+        yield _rank_rows(past.begin, rank.keys, rank.minutes)
     for uuid in dict.fromkeys(minute.uuid for minute in past.gpu_minutes):
         known = [minute for minute in past.gpu_minutes if minute.uuid == uuid]
-        for gpu_minutes in _pieces(known, lambda one: one.at):
+        for gpu_minutes in _pieces(known):
             yield _gpu_rows(past.begin, uuid, gpu_minutes)
     if past.alerts:
         yield PastRows(past.begin, {}, {}, {}, past.alerts)
 
 
-def _pieces(minutes: list[_Minute], time_of: Callable[[_Minute], float]) -> Iterator[list[_Minute]]:
-    piece: list[_Minute] = []
+def _pieces(minutes: list[GpuMinute]) -> Iterator[list[GpuMinute]]:
+    from collectors.runs.past import PIECE_SECONDS  # of a run alone
+
+    piece: list[GpuMinute] = []
     number = None
     for minute in minutes:
-        place = math.floor(time_of(minute) / PIECE_SECONDS)
+        place = minute.at // PIECE_SECONDS
         if place != number and piece:
             yield piece
             piece = []

@@ -239,7 +239,7 @@ class RankState:
                 gap = 0.0 if interval is None else max(interval - last.seconds, 0.0)
         self._last = step
         if not step.warmup and step.seconds > 0:
-            self.steps.append(StepCosts(step, gap))
+            self.steps.append(StepCosts(step, gap, self.steps[-1] if self.steps else None))
 
     def _fill_in(self, step: Step) -> None:
         """Add late GPU times to the step they belong to."""

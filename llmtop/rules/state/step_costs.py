@@ -19,7 +19,14 @@ class StepCosts:
 
     __slots__ = ("gap", "gpu", "host", "idle", "index", "named", "phases", "total")
 
-    def __init__(self, step: Step, gap: float) -> None:
+    def __init__(self, step: Step, gap: float, before: StepCosts | None = None) -> None:
+        """Compute the times of a step.
+
+        Args:
+            step: the step.
+            gap: seconds between the end of the previous step and the start of this one.
+            before: costs of the previous step, which has the same phases if both stand for the mean of a minute.
+        """
         self.index = step.index
         self.gap = gap
         """Time between the end of the previous step and the start of this one."""
@@ -27,7 +34,8 @@ class StepCosts:
         self.named = bool(step.phases)
         """True if the steps have phases."""
         self.phases = step.phases
-        self.host, self.gpu = seconds_by_role(step.phases)
+        same = before is not None and before.phases is step.phases
+        self.host, self.gpu = (before.host, before.gpu) if before and same else seconds_by_role(step.phases)
         """Seconds by role; by the GPU's clock None where CUDA events did not time this step."""
         self.idle = finite_or_none(step.gpu_idle_seconds)
 

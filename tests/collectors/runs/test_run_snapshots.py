@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from collectors.replay import ReplayFeed
 from collectors.runs import alerts as alerts_module
+from collectors.runs import snapshots as snapshots_module
 from collectors.runs.alerts import RunAlerts, RunFigures, add_recomputed
 from collectors.runs.past import pasts_of
 from collectors.runs.snapshots import RunSnapshots
@@ -67,6 +68,24 @@ def test_the_last_minute_has_every_step_and_the_end(run: store.Run) -> None:
         assert reader.members[0].first + position == pytest.approx(one.time)
 
 
+def test_a_position_is_approached_in_few_snapshots_with_all_steps(
+    run: store.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots_module, "_APPROACH_RANKS", 40)
+    reader = RunSnapshots(run, read_notes(run))
+    whole = list(reader.snapshots(reader.length - 300))
+    thin = list(reader.approach(reader.length - 10, 290))
+    assert len(thin) < len(whole) / 2
+    places = [position for position, _ in thin if position >= reader.length - 10]
+    assert places == [position for position, _ in whole if position >= reader.length - 10]
+    full = reader.tracks[0].full_since
+
+    def numbers(found: list[tuple[float, Snapshot]]) -> list[int]:
+        return [step.index for _, one in found for step in one.ranks[0].new_steps if step.started_at > full]
+
+    assert numbers(thin) == numbers(whole)
+
+
 def test_alerts_that_were_seen_and_those_that_are_recomputed(run: store.Run) -> None:
     notes = read_notes(run)
     add_recomputed(run, notes)
@@ -92,6 +111,11 @@ def test_nobody_watched_and_the_slow_stretch_is_found_where_it_was(
         again = NodeNotes()
         add_recomputed(run, again)
         assert (again.alerts, again.recomputed_since) == (notes.alerts, notes.recomputed_since)
+        with monkeypatch.context() as other_rules:  # as in a checkout
+            other_rules.setattr(alerts_module, "_RULE_PACKAGES", ())
+            with pytest.raises(TypeError):
+                add_recomputed(run, NodeNotes())
+        add_recomputed(run, NodeNotes())
         next(where.glob("*.run")).touch()
         with pytest.raises(TypeError):
             add_recomputed(run, NodeNotes())

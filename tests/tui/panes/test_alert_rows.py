@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ def test_what_has_gone_is_remembered_with_how_long_it_held() -> None:
     for second in range(100):
         up = (throttled,) if 10 <= second < 50 else ()
         alerts.take(snapshot(1_000.0 + second, alerts=tuple(replace(one, since=1_010.0) for one in up)))
-    [past] = alerts.ended_alerts()
+    [past] = alerts.ended_alerts(math.inf)
     assert (past.alert.id, past.alert.since, past.until) == ("throttled", 1_010.0, 1_050.0)
 
 
@@ -213,10 +214,27 @@ def test_a_jump_back_forgets_what_came_after_it() -> None:
     late = [snapshot(1_010.0), snapshot(1_011.0, alerts=(alert("slower", pid=1),)), snapshot(1_012.0)]
     for moment in (*early, *late):
         alerts.take(moment)
-    assert [one.alert.id for one in alerts.ended_alerts()] == ["slower", "outside"]
+    assert [one.alert.id for one in alerts.ended_alerts(math.inf)] == ["slower", "outside"]
     alerts.replace(early)
-    assert alerts.ended_alerts() == []
+    assert alerts.ended_alerts(math.inf) == []
     assert [one.id for one in alerts.unmuted(early[-1])] == ["outside"]
+
+
+def test_alerts_of_before_stand_where_they_ended_and_not_before() -> None:
+    alerts = AlertLog()
+    alerts.take(snapshot(1_100.0, alerts=(alert("outside", pid=1),)))
+    alerts.add_past([(alert("slower", since=1_000.0), 1_050.0)])
+    alerts.take(snapshot(1_110.0))
+    alerts.add_past([(alert("slower", since=1_000.0), 1_050.0), (alert("input_bound", since=900.0), 1_060.0)])
+    alerts.add_past([(alert("throttled", since=950.0), 1_020.0), (alert("hot", since=1_101.0), 1_105.0)])
+    ended = ["outside", "input_bound", "slower", "throttled"]  # what came after the first snapshot is known
+    assert [one.alert.id for one in alerts.ended_alerts(math.inf)] == ended
+    assert [one.alert.id for one in alerts.ended_alerts(1_055.0)] == ended[2:]
+    assert alerts.ended_count(1_055.0) == 2
+    last = alerts.last_ended(1_055.0)
+    assert last is not None
+    assert last.alert.id == "slower"
+    assert alerts.last_ended(1_000.0) is None
 
 
 def test_a_graver_alert_is_shown_though_another_was_chosen() -> None:
