@@ -40,6 +40,9 @@ class SlotLengths(NamedTuple):
     """Seconds before the end of a process from which on each step is taken, of those that are known."""
 
 
+EVERY_SECOND = SlotLengths()
+
+
 class SlotRun(NamedTuple):
     """Snapshots at equal distances."""
 
@@ -63,7 +66,7 @@ class RunSnapshots:
     median_gap: float = 1.0
 
     def __init__(
-        self, run: Run, notes: NodeNotes, tail_bytes: int = TAIL_BYTES, slots: SlotLengths = SlotLengths()
+        self, run: Run, notes: NodeNotes, tail_bytes: int = TAIL_BYTES, slots: SlotLengths = EVERY_SECOND
     ) -> None:
         """Read the ends of the files of all its processes; other parts are read as they are needed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from llmtop.model.phase_costs import seconds_by_role
+from llmtop.model.phase_costs import RoleSeconds, seconds_by_role
 from llmtop.model.snapshot import Step
 from llmtop.naming.phase_names import Role
 from llmtop.rules.state.windows import finite_or_none
@@ -17,7 +17,7 @@ LAUNCHING: Final[tuple[Role, ...]] = ("compute", "backward", "optimizer")
 class StepCosts:
     """Times of one step, in seconds, by the roles of its phases."""
 
-    __slots__ = ("gap", "gpu", "host", "idle", "index", "named", "phases", "total")
+    __slots__ = ("gap", "gpu", "host", "idle", "index", "named", "phases", "roles", "total")
 
     def __init__(self, step: Step, gap: float, before: StepCosts | None = None) -> None:
         """Compute the times of a step.
@@ -34,8 +34,9 @@ class StepCosts:
         self.named = bool(step.phases)
         """True if the steps have phases."""
         self.phases = step.phases
-        same = before is not None and before.phases is step.phases
-        self.host, self.gpu = (before.host, before.gpu) if before and same else seconds_by_role(step.phases)
+        is_same = before is not None and before.phases is step.phases
+        self.roles: RoleSeconds = before.roles if before and is_same else seconds_by_role(step.phases)
+        self.host, self.gpu = self.roles
         """Seconds by role; by the GPU's clock None where CUDA events did not time this step."""
         self.idle = finite_or_none(step.gpu_idle_seconds)
 
