@@ -23,6 +23,7 @@ WITHOUT_ROOM = {
     "gpu": "programs for a machine with GPUs, and a test of what they judge by",
     "hosts": "SLURM, sshd and pid namespaces: the whole product on a host",
     "nvml_stub": "NVIDIA's library in C, for collectors/nvml",
+    "quota_stub": "a disk quota in C, for kernels without one",
     "starved_nsys": "an nsys in C that gets no CPU",
     "support": "what several rooms of tests use",
 }

@@ -15,9 +15,10 @@ import pytest
 
 from llmtop.protocol.client import discover
 from llmtop.runs import store
+from llmtop.runs.run_file import RunFile
 from llmtop.runs.series import series_of
 from tests.runs.test_run_files import finish, start
-from tests.support import machine
+from tests.support import machine, quota
 from tests.support.clock import Clock
 from tests.support.processes import environment, wait_for
 
@@ -55,6 +56,55 @@ def test_a_disk_that_hangs_for_ever_holds_up_neither_steps_nor_the_exit(
     assert len(discover(sockets)) == 1  # it still serves monitors
     out, _ = finish(process)  # within its limit, with the disk hanging
     assert out.splitlines()[-1] == "199"
+
+
+_STEADY = """
+import sys, time, llmtop
+for number in range(int(sys.argv[1])):
+    with llmtop.step(tokens=10):
+        time.sleep(float(sys.argv[2]))
+    print(number, flush=True)
+    time.sleep(0.1 if number % 10 == 9 else 0)
+"""
+
+
+def test_a_used_up_quota_drops_data_and_says_so_once(tmp_path: Path) -> None:
+    """By LD_PRELOAD: few kernels of test machines have CONFIG_QUOTA."""
+    runs, sockets = tmp_path / "runs", tmp_path / "sockets"
+    extra = {**quota.environment(runs, 3000), "LLMTOP_DIR": str(sockets)}
+    process = start(runs, 200, 0.03, _STEADY, **extra)
+    monitor = environment(LLMTOP_DIR=str(sockets), LLMTOP_RUNS=str(runs))
+    wait_for(lambda: b"quota exceeded" in _seen(monitor))  # by the monitor, too
+    out, err = finish(process)
+    assert out.splitlines()[-1] == "199"
+    assert err.count("data was dropped: Disk quota exceeded") == 1
+    assert err.count("\n") == 1
+    kept = [path for path in runs.glob("*/*.*") if path.suffix in (".run", ".last0", ".last1")]
+    assert sum(path.stat().st_size for path in kept) <= 3000
+    assert all(RunFile(path).damaged_bytes == 0 for path in kept)
+    (run,) = store.list_runs(runs)
+    (one,) = run.processes
+    assert one.state is not None
+    assert 10 < one.state.steps < 200  # what was written before the quota was used up
+
+
+def test_a_used_up_quota_of_a_network_s_disk_says_so_once(
+    disk: tuple[Path, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    folder, server = disk
+    process = start(folder / "runs", 200, 0.03, _STEADY, LLMTOP_DIR=str(tmp_path / "sockets"))
+    wait_for(lambda: list(folder.glob("runs/*/*.last*")))
+    server.send_signal(signal.SIGUSR2)
+    out, err = finish(process)
+    assert out.splitlines()[-1] == "199"
+    assert err.count("data was dropped: Disk quota exceeded") == 1
+    assert err.count("\n") == 1
+
+
+def _seen(env: dict[str, str]) -> bytes:
+    """What a monitor knows."""
+    command = [sys.executable, "-m", "llmtop", "--once", "--json"]
+    return subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True, timeout=60).stdout
 
 
 @pytest.mark.slow("a monitor beside it; the test above hangs the disk of a training")

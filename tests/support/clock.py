@@ -56,15 +56,15 @@ class Clock:
             file.write(data)
 
 
-def build() -> Path:
-    """Compile the library, once for each source, and return it."""
-    key = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"llmtop-clock-{os.getuid()}-{key}"
-    library = folder / "clock.so"
+def build(source: Path = _SOURCE) -> Path:
+    """Compile a library for LD_PRELOAD, once for each source, and return it."""
+    key = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"llmtop-{source.stem}-{os.getuid()}-{key}"
+    library = folder / f"{source.stem}.so"
     if not library.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         fresh = library.with_name(f"{os.getpid()}.so")
         command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", str(fresh)]
-        subprocess.run([*command, str(_SOURCE)], check=True, timeout=100)
+        subprocess.run([*command, str(source)], check=True, timeout=100)
         fresh.replace(library)
     return library

@@ -1,5 +1,7 @@
 """A FUSE file system in memory that answers until SIGUSR1, and from then on no write and no open.
 
+After SIGUSR2 writes fail with EDQUOT, as on a network file system with a quota.
+
 python -m tests.support.hanging_disk FOLDER, as root. It prints "mounted" and ends at its unmounting.
 """
 
@@ -19,7 +21,7 @@ INTERRUPT, DESTROY, BATCH_FORGET = 36, 38, 42
 """Operations of include/uapi/linux/fuse.h."""
 _HEAD = 40
 _OPENED = struct.pack("<QII", 1, 0, 0)
-_hangs = False
+_hangs = _has_no_quota = False
 
 
 class Disk:
@@ -73,6 +75,8 @@ class Disk:
             return self._entry(number) + (_OPENED if operation == CREATE else b"")
         if operation in (OPEN, OPENDIR):
             return _OPENED
+        if operation == WRITE and _has_no_quota:
+            return errno.EDQUOT
         if operation == WRITE:
             _, offset, size = struct.unpack_from("<QQI", body)
             content = self._nodes[node][1]
@@ -112,7 +116,12 @@ def main(folder: str) -> None:
         global _hangs
         _hangs = True
 
+    def use_up(*_: object) -> None:
+        global _has_no_quota
+        _has_no_quota = True
+
     signal.signal(signal.SIGUSR1, hang)
+    signal.signal(signal.SIGUSR2, use_up)
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,6 +1,7 @@
 """Hold the ledger of `llmtop runs show` against the stamps of the planted runs (run_plants.py).
 
 python -m tests.support.ledger_plants [NAME…]
+python -m tests.support.ledger_plants --random COUNT SEED
 
 Each plant runs once under `llmtop run`, one after the other, 50 to 90 s each. A row per plant: the shares that are
 more than `MOST_POINTS` from the truth, the largest difference, and `unknown`. Exit code 1 if any share is.
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,8 +45,23 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
     return {"points": points, "unknown": shares["unknown"], "truth": truth["percent"], "shares": shares}
 
 
+def _plant_random(count: int, seed: int) -> list[str]:
+    """Add elastic trainings of two ranks, one of which is killed after a random step; return their names."""
+    chance, names = random.Random(seed), []
+    for number in range(count):
+        step, rank = chance.randrange(5, 105), chance.randrange(2)
+        text = f"two ranks, rank {rank} is killed after step {step}, torchrun restarts both"
+        options = {**run_plants.PLANTS["killed"].options, "save_every": chance.randrange(10, 60)}
+        kill = {"step": step, "rank": rank, "signal": signal.SIGKILL}
+        names.append(f"random{number}")
+        run_plants.PLANTS[names[-1]] = run_plants.Plant(text, options, 2, "torchrun", kill)
+    return names
+
+
 def main(names: Sequence[str]) -> int:
     """Print a row per plant; return the exit code."""
+    if list(names[:1]) == ["--random"]:
+        names = _plant_random(int(names[1]), int(names[2]))
     within = count = 0
     print(f"{'run':14} {'within':>8} {'largest difference':>28} {'unknown':>8}  beyond", flush=True)
     for name in names or run_plants.PLANTS:

@@ -1,7 +1,8 @@
 """Appends to files; also run as a program of its own, for a disk that may never answer (`disk.ForeignDisk`).
 
 As a program it is started with -I -S and imports nothing of llmtop. Its standard input is a socket with frames:
-anew, length of the name, length of the data, name, data. It ends when the socket is closed.
+anew, length of the name, length of the data, name, data. What cannot be written is answered with its errno. It
+ends when the socket is closed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import struct
 import sys
 
 _HEAD = struct.Struct("<BHI")
+ERROR = struct.Struct("<I")
+"""The errno of a frame that was not written."""
 _FILE_MODE = 0o600
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 _FOLDER_MODE = 0o700
@@ -56,8 +59,11 @@ def _serve(folder: str) -> None:
         try:
             os.makedirs(folder, _FOLDER_MODE, exist_ok=True)
             append(f"{folder}/{name}", data, bool(anew))
-        except OSError:
-            continue
+        except OSError as error:
+            try:
+                os.write(0, ERROR.pack(error.errno or 0))
+            except OSError:
+                os._exit(0)
 
 
 if __name__ == "__main__":

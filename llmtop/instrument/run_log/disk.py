@@ -26,6 +26,7 @@ from llmtop.system import own_files
 
 _LENGTHS = struct.Struct("<BHI")
 _START_S = 10.0
+_ANSWER_BYTES = 4096
 _QUEUE_BYTES = 4 << 20
 """How much may wait for the process that writes: a minute or more."""
 
@@ -109,14 +110,28 @@ class ForeignDisk:
         """Append to a file, or write it anew.
 
         Raises:
-            DiskTrouble: the process that writes is behind by more than may wait, or has ended.
+            DiskTrouble: the process that writes is behind by more than may wait, has ended, or could not write
+                what it got before.
         """
         called = name.encode()
         self._send()
+        failed = self._failed()
         if len(self._waiting) + len(data) > _QUEUE_BYTES:
             raise DiskTrouble("the disk of the run's files does not reply")
         self._waiting += _LENGTHS.pack(anew, len(called), len(data)) + called + data
         self._send()
+        if failed is not None:
+            raise DiskTrouble(os.strerror(failed) if failed else "the disk failed")
+
+    def _failed(self) -> int | None:
+        """Return the errno of the last write that failed, of those whose answers have come; None without any."""
+        try:
+            answers = self._socket.recv(_ANSWER_BYTES)
+        except OSError:
+            return None
+        whole = len(answers) // append_program.ERROR.size
+        last = answers[(whole - 1) * append_program.ERROR.size : whole * append_program.ERROR.size]
+        return int(append_program.ERROR.unpack(last)[0]) if whole else None
 
     def _send(self) -> None:
         try:
