@@ -32,9 +32,9 @@ def document_of(report: RunReport) -> Document:
     rows = [
         (CLASSES[name], duration(seconds), percent_text(100 * seconds / whole, 1))
         for name, seconds in report.ledger_seconds.items()
-        if seconds >= _LEAST_SHARE * whole
+        if seconds > 0 and seconds >= _LEAST_SHARE * whole
     ]
-    if whole > 0:
+    if rows:
         blocks.append(
             Table(
                 "Where the time of all ranks went",
@@ -51,7 +51,8 @@ def document_of(report: RunReport) -> Document:
         values = ", ".join(f"{name} {figure(value)}" for name, value in sorted(report.values.items()))
         blocks.append(Paragraph(f"Last logged values: {values}."))
     blocks += [Paragraph(sentence, role="warning") for sentence in _gaps(report)]
-    blocks.append(Paragraph(f"Command: {report.command}", role="dim"))
+    if report.command:
+        blocks.append(Paragraph(f"Command: {report.command}", role="dim"))
     return Document(f"Run {report.id}", blocks)
 
 
@@ -64,8 +65,11 @@ def _lead(report: RunReport) -> str:
     ranks = counted(report.ranks, "rank")
     if report.world_size is not None and report.world_size > report.ranks:
         ranks += f" of {report.world_size}, those whose files are on this node"
+    program = (
+        f"{report.program} on {report.host}" if report.program or report.host else "files that cannot be read"
+    )
     return (
-        f"Run {report.id}{called}: {report.program} on {report.host}, {ranks}, "
+        f"Run {report.id}{called}: {program}, {ranks}, "
         f"from {moment(report.started)} for {duration(report.wall_seconds)}; {how_it_ended(report.how, error)}."
     )
 

@@ -91,9 +91,8 @@ def ledger_of(run: Run) -> Ledger:
             if follows is not None:
                 stop = min(max(_failure(attempt, stop), spent_until), follows.started)
                 spent[DOWN] += follows.started - stop
-            _add_process(
-                spent, process, stop, _last_checkpoint_time(attempt, stop) if follows is not None else None
-            )
+            saved = None if follows is None else _last_checkpoint_time(attempt, stop)
+            _add_process(spent, process, stop, saved, is_restarted=follows is not None)
         rest = ended - begun - sum(spent.values())
         spent[UNKNOWN] += rest
         if spent[UNKNOWN] < 0:  # stamps of two clocks that differ by less than a step
@@ -137,11 +136,23 @@ def _last_checkpoint_time(attempt: Attempt, stop: float) -> float | None:
     return max((at for at in times if at <= stop), default=None)
 
 
-def _add_process(spent: dict[str, float], process: RankProcess, stop: float, saved: float | None) -> None:
-    """Add what a process did up to `stop`; `saved` is when its last checkpoint was, if it was started again."""
+def _add_process(
+    spent: dict[str, float], process: RankProcess, stop: float, saved: float | None, *, is_restarted: bool
+) -> None:
+    """Add what a process did up to `stop`.
+
+    Args:
+        spent: seconds by class.
+        process: of one rank.
+        stop: unix time.
+        saved: unix time of its last checkpoint; None without one.
+        is_restarted: True if another start follows: what came after the checkpoint is lost.
+    """
     state, start = process.state, process.start
-    is_lost = saved is not None or stop < process.ended
-    if state is None or start is None or state.first_mono is None or state.first_step is None:
+    if start is None:
+        spent[UNKNOWN] += max(0.0, stop - process.started)  # its files cannot be read
+        return
+    if state is None or state.first_mono is None or state.first_step is None:
         spent[START] += max(0.0, stop - process.started)
         return
     to_unix = process.unix_offset
@@ -159,13 +170,12 @@ def _add_process(spent: dict[str, float], process: RankProcess, stop: float, sav
     unfinished = max(0.0, stop - max(last, first_ended))
     if _stands_still(state, unfinished):
         own[HANG] += unfinished
-    elif process.how == RUNNING or is_lost:
+    elif process.how == RUNNING or is_restarted:
         own[PRODUCTIVE] += unfinished
     else:
         own[UNKNOWN] += unfinished
-    if saved is None and is_lost:
-        saved = begun
-    if saved is not None:
+    if is_restarted:
+        saved = begun if saved is None else saved
         redone = _redone(process, saved, to_unix)
         if last > saved or unfinished:
             redone[PRODUCTIVE] += unfinished if own[HANG] < unfinished or not unfinished else 0.0

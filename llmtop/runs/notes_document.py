@@ -12,6 +12,8 @@ from llmtop.runs.node_notes import RunAlert
 from llmtop.runs.report import RunGpu, RunReport
 
 MOST_ALERTS = 30
+_SAME_SECONDS = 60.0
+"""Alerts of several ranks stand in one row if they began and ended within the same minute."""
 _WHOLE_PCT = 99.0
 """Percent of the run: a monitor that is started with it comes some seconds later."""
 
@@ -40,7 +42,7 @@ def blocks(report: RunReport) -> list[Block]:
             Table(
                 _title(report),
                 columns(("since", "rule", "what"), ("for",)),
-                [_alert_row(alert, report) for alert in _most_severe(report.alerts)],
+                [_alert_row(alerts, report) for alerts in _most_severe(report.alerts)],
                 most=MOST_ALERTS,
             )
         )
@@ -55,16 +57,21 @@ def blocks(report: RunReport) -> list[Block]:
     return found
 
 
-def _most_severe(alerts: list[RunAlert]) -> list[RunAlert]:
-    """Return the most severe ones where there are too many, in the order in which they came."""
-    if len(alerts) > MOST_ALERTS:
-        alerts = sorted(alerts, key=lambda one: (-severity_rank(one.severity), -one.since))[:MOST_ALERTS]
-    return sorted(alerts, key=lambda one: one.since)
+def _most_severe(alerts: list[RunAlert]) -> list[list[RunAlert]]:
+    """Return the alerts of each row: those that ranks had at the same time stand in one. Where there are too many,
+    these are the most severe ones, in the order in which they came."""
+    by_time: dict[tuple[object, ...], list[RunAlert]] = {}
+    for place, alert in enumerate(alerts):
+        until = None if alert.until is None else alert.until // _SAME_SECONDS
+        key = alert.id, alert.severity, alert.recomputed, alert.since // _SAME_SECONDS, until
+        by_time.setdefault(key if alert.rank is not None else (place,), []).append(alert)
+    rows = sorted(by_time.values(), key=lambda row: (-severity_rank(row[0].severity), -row[0].since))
+    return sorted(rows[:MOST_ALERTS], key=lambda row: row[0].since)
 
 
 def _title(report: RunReport) -> str:
     alerts = report.alerts or []
-    left_out = max(0, len(alerts) - MOST_ALERTS)
+    left_out = len(alerts) - sum(len(row) for row in _most_severe(alerts))
     text = counted(len(alerts), "alert")
     if left_out:
         text += f"; {left_out} of them, less severe or older, are in --json alone"
@@ -73,10 +80,13 @@ def _title(report: RunReport) -> str:
     return text
 
 
-def _alert_row(alert: RunAlert, report: RunReport) -> tuple[str, ...]:
+def _alert_row(alerts: list[RunAlert], report: RunReport) -> tuple[str, ...]:
+    alert, ranks = alerts[0], len({one.rank for one in alerts})
     until = alert.until or report.ended or report.started + report.wall_seconds
     held = duration(max(0.0, until - alert.since)) + ("" if alert.until is not None else " to the end")
     rank = "" if alert.rank is None else f"rank {alert.rank} "
+    if ranks > 1:
+        rank += f"and {counted(ranks - 1, 'other rank')}: "
     what = rank + (", ".join(alert.points) or alert.summary)
     return moment(alert.since), f"{alert.id}{'*' if alert.recomputed else ''}", what, held
 

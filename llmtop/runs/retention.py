@@ -51,7 +51,10 @@ def _runs(path: Path) -> list[_Taken]:
     for run_folder in path.iterdir() if path.is_dir() else ():
         if not run_folder.is_dir() or run_folder.is_symlink():
             continue
-        files = list(run_folder.iterdir())
+        try:
+            files = list(run_folder.iterdir())
+        except PermissionError:
+            continue  # another user's
         if not files or any(parsed_name(file.name) is None for file in files):
             continue
         infos = [file.lstat() for file in files]

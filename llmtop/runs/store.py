@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -296,22 +297,34 @@ class Run:
         return [process for attempt in self.attempts for process in attempt.processes]
 
 
-def list_runs(path: Path) -> list[Run]:
+def list_runs(path: Path, unreadable: list[Path] | None = None) -> list[Run]:
     """Return the runs below a folder, the newest last; empty where there is no such folder.
 
     Processes that have ended are read once, and then found in the index of the folder, if that is on a local disk.
 
+    Args:
+        path: folder of all runs.
+        unreadable: gets the folders of runs that this user may not read.
+
     Raises:
-        OSError: the folder is there and cannot be read.
+        OSError: the folder is there and cannot be read; or it holds nothing else than unreadable runs.
     """
     found: list[Run] = []
+    refused: list[Path] = []
     try:
         folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
     except FileNotFoundError:
         return []
     known = _Known(path)
     for run_folder in folders:
+        if not os.access(run_folder, os.R_OK | os.X_OK):
+            refused.append(run_folder)
+            continue
         found += runs_in(run_folder, known)
+    if refused and not found:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(refused[0]))
+    if unreadable is not None:
+        unreadable += refused
     known.save()
     return sorted(_join_resumed_runs(found), key=lambda run: run.last_sign)
 
@@ -468,6 +481,7 @@ def _add_last_minutes(state: records.State, files: list[RunFile]) -> records.Sta
             if isinstance(record, records.RecentSteps):
                 done = total.steps + total.lost
                 for row in record.steps[max(0, done - record.first) :]:
+                    total.phases_after = {}  # they are in this step
                     records.add_step(total, phases, counts, row, record.mono_offset_ns)
             elif isinstance(record, records.Sign):
                 total.at, total.mono = max(total.at, record.at), max(total.mono, record.mono)

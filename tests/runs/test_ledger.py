@@ -14,6 +14,7 @@ from llmtop.runs import ledger, store
 from llmtop.runs.report import report_of
 from tests.runs.test_run_files import finish, start
 from tests.support.clock import Clock
+from tests.support.preloaded import llmtop
 from tests.support.processes import environment, wait_for
 
 PHASES = """
@@ -32,6 +33,14 @@ for number in range(60):
     if fails and number == 49:
         open("failed", "w").close()
         raise SystemError("planted")
+"""
+
+
+STEADY = """
+import sys, time, llmtop
+for _ in range(int(sys.argv[1])):
+    with llmtop.step():
+        time.sleep(float(sys.argv[2]))
 """
 
 
@@ -66,6 +75,39 @@ def test_steps_after_the_last_checkpoint_of_a_failed_start_are_lost(tmp_path: Pa
     report = report_of(run)
     assert report.steps == 110
     assert [attempt.error for attempt in report.attempts] == ["SystemError", ""]
+
+
+def test_without_a_checkpoint_all_steps_of_a_killed_start_are_lost(tmp_path: Path) -> None:
+    for seconds in (1.5, None):
+        process = start(tmp_path / "runs", 60, 0.03, STEADY, LLMTOP_RUN_NAME="mine")
+        if seconds is None:
+            finish(process)
+        else:
+            wait_for(
+                lambda: [one for run in store.list_runs(tmp_path / "runs") for one in run.processes if one.state]
+            )
+            time.sleep(seconds)
+            process.kill()
+            process.communicate(timeout=60)
+    (run,) = store.list_runs(tmp_path / "runs")
+    assert [attempt.how for attempt in run.attempts] == [store.KILLED, store.ENDED]
+    found = ledger.ledger_of(run)
+    assert sum(found.seconds.values()) == pytest.approx(found.rank_seconds, rel=0.005)
+    second = run.attempts[1].leader.state
+    assert second is not None
+    assert found.seconds[ledger.PRODUCTIVE] <= second.step_seconds
+    assert found.seconds[ledger.LOST] >= 0.5
+
+
+def test_files_that_cannot_be_read_are_of_unknown_time(tmp_path: Path) -> None:
+    train(tmp_path / "runs")
+    for path in (tmp_path / "runs").glob("*/*.*"):
+        path.write_bytes(bytes(3000))
+    (run,) = store.list_runs(tmp_path / "runs")
+    assert set(ledger.ledger_of(run).seconds.values()) == {0.0}
+    shown = " ".join(llmtop("runs", "show", env=environment(LLMTOP_RUNS=str(tmp_path / "runs"))).stdout.split())
+    assert "files that cannot be read, 1 rank" in shown
+    assert "k bytes of the files cannot be read" in shown
 
 
 def test_a_run_is_found_by_its_name_its_id_and_as_the_newest(tmp_path: Path) -> None:

@@ -89,6 +89,47 @@ def test_a_killed_training_loses_at_most_its_last_second(tmp_path: Path) -> None
     assert kept.damaged_bytes == 0
 
 
+CHECKPOINT = """
+import os, signal, sys, time, torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+    if number == 30:
+        torch.save(model.state_dict(), sys.argv[1])
+        print(time.monotonic(), flush=True)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_checkpoint_is_kept_though_the_process_is_killed_right_after_it(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(CHECKPOINT)
+    command = [
+        sys.executable,
+        "-m",
+        "llmtop",
+        "run",
+        "--",
+        sys.executable,
+        str(script),
+        str(tmp_path / "model.pt"),
+    ]
+    env = environment(LLMTOP_RUN_LOG="1", LLMTOP_RUNS=str(tmp_path / "runs"), LLMTOP_DIR=str(tmp_path / "sockets"))
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=110, check=False)
+    assert done.returncode == -signal.SIGKILL
+    process = one_process(tmp_path / "runs")
+    assert process.how == store.KILLED
+    assert process.state is not None
+    assert process.state.checkpoint_mono == pytest.approx(float(done.stdout), abs=0.05)
+    assert process.state.steps >= 29
+
+
 def test_an_exception_is_named(tmp_path: Path) -> None:
     script = STEPS + "\nraise FileNotFoundError('token=hf_abcdefghijklmnopqrstuvwxyz012345')\n"
     finish(start(tmp_path / "runs", 5, 0.2, script), 1)

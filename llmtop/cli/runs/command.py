@@ -11,7 +11,7 @@ import click
 from llmtop.cli.capture.options import json_option
 from llmtop.cli.output import print_json, print_text, text_width, write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
-from llmtop.format import duration, encode_json, number, pad, percent_text, printable
+from llmtop.format import counted, duration, encode_json, number, pad, percent_text, printable
 from llmtop.runs.store import RUNNING, Run
 
 
@@ -33,7 +33,10 @@ def runs(*, action: Literal["list", "show", "open", "delete"], wanted: str | Non
     try:
         retention.delete_old_runs(path, days=limits.days, most_bytes=int(limits.gib * (1 << 30)))
         if action == "list":
-            _list(store.list_runs(path), path, as_json)
+            unreadable: list[Path] = []
+            _list(store.list_runs(path, unreadable), path, as_json)
+            if unreadable:
+                print_text(f"{counted(len(unreadable), 'run')} of other users cannot be read", err=True)
         elif action == "show":
             _show(store.find_run(path, wanted), as_json)
         elif action == "open":
@@ -65,15 +68,22 @@ def _list(found: list[Run], path: Path, as_json: bool) -> None:
             print_json(report)
             continue
         end = pad(how_it_ended(report.how, report.attempts[-1].error)[:18], 18)
+        command = _short_command(report.command)
         line = (
             f"{report.id:<10} {moment(report.started):<16} {duration(report.wall_seconds):>8} {report.ranks:>5} "
             f"{len(report.attempts):>6} {report.steps:>9} {duration(report.step_seconds_p50):>9} "
-            f"{number(report.gpu_hours, 1):>7} {percent_text(report.goodput_pct):>7}  {end} {report.command}"
+            f"{number(report.gpu_hours, 1):>7} {percent_text(report.goodput_pct):>7}  {end} {command}"
         )
         print_text(printable(line, max(text_width(), 130)))
     if not as_json:
         what = f"{len(found)} run{'' if len(found) == 1 else 's'}" if found else "no runs"
         print_text(f"{what} in {printable(str(path))}", err=True)
+
+
+def _short_command(command: str) -> str:
+    """Return a command line with the name alone of the program that it starts: "python train.py"."""
+    program, _, rest = command.partition(" ")
+    return f"{program.rpartition('/')[2]} {rest}".rstrip()
 
 
 def _show(run: Run, as_json: bool) -> None:

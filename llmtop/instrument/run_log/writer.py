@@ -49,6 +49,7 @@ EXIT_S = 0.2
 RUN_ID_CHARACTERS = 8
 WHAT = "its own run on disk"
 _EFFORT_LAST = 1
+_WAKES = 4096
 
 
 class RunLog:
@@ -83,6 +84,9 @@ class RunLog:
         self._last_bytes = 0
         self._noted = ""
         self._stopping = False
+        self._saved_version = recorder.saved.version
+        self._woken_at = 0.0
+        recorder.saved.wake = self._wake_for_checkpoint
         self.sums_are_final = False
         """True if `sums` holds all steps of the process."""
         self.has_ended = False
@@ -102,6 +106,7 @@ class RunLog:
                 self._taken.end()
                 self._poll.poll(self._turn_s)
                 self._taken.begin()
+                self._forget_wakes()
                 if not self._stopping:
                     self._turn()
             self._finish()
@@ -112,11 +117,29 @@ class RunLog:
     def stop(self) -> None:
         """Write the last turn; waits a moment for it. In the thread that ends the process."""
         self._stopping = True
-        try:
-            self._knock.send(b"!")
-        except OSError:
+        if not self._wake():
             return
         threads.wait_until(lambda: self.has_ended, EXIT_S)
+
+    def _wake(self) -> bool:
+        """Have the writer take its next turn now; from any thread. Return False if it cannot be reached."""
+        try:
+            return bool(self._knock.send(b"!"))
+        except OSError:
+            return False
+
+    def _wake_for_checkpoint(self) -> None:
+        """Have a checkpoint written at once, but not each of many files that a script saves."""
+        now = time.monotonic()
+        if now - self._woken_at >= TURN_S:
+            self._woken_at = now
+            self._wake()
+
+    def _forget_wakes(self) -> None:
+        try:
+            self._knocked.recv(_WAKES)
+        except OSError:
+            return
 
     def print_summary(self) -> None:
         """Print the summary that `llmtop run` asked for, if all steps are known."""
@@ -163,7 +186,8 @@ class RunLog:
             self._sums.state.first_batch_mono = self._recorder.first_batch / 1e9
         found: list[records.Record] = []
         self._read_steps(found)
-        if is_first:
+        is_saved = self._take_checkpoint()
+        if is_first or is_saved:
             found.append(self._sums.sums())  # the next sums may come after the process was killed
         self._read_values(found, at)
         if not found and mono >= self._sign_at:
@@ -179,8 +203,20 @@ class RunLog:
             self._turn_files(mono)
         if found:
             self._append(folder.LAST[self._last], found, effort=_EFFORT_LAST)
+        self._sums.state.phases_after = {}
         if mono >= self._minute_at:
             self._end_minute(mono)
+
+    def _take_checkpoint(self) -> bool:
+        """Take a checkpoint that was written since the last turn; return True if there is one."""
+        saved = self._recorder.saved
+        if saved.version == self._saved_version:
+            return False
+        self._saved_version = saved.version
+        newest, state = saved.read()[-1], self._sums.state
+        state.checkpoint_mono, state.checkpoint_index = newest.ended_ns / 1e9, newest.step
+        state.phases_after = self._phases_after()
+        return True
 
     def _read_steps(self, found: list[records.Record]) -> None:
         """Take what the ring has, some steps at a time: between them the training may have the interpreter."""
