@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from collectors.trainings.checkpoints import MOST_SAVED, is_valid
 from llmtop.format import printable
@@ -204,6 +204,9 @@ def _outside(message: wire.Outside) -> None:
     message.over_ns = _bounded_count(message.over_ns)
     judged = message.judged_ns
     message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
+    message.sampled = [
+        step for step in message.sampled[:MAX_CAUSES] if all(0 <= ns < _LARGEST_COUNT for ns in astuple(step))
+    ]
 
 
 def _causes(message: dict[str, int]) -> dict[str, int]:

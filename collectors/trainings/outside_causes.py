@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from statistics import fmean, median
 from typing import Final
 
 from collectors.trainings.gpu_waits import MOST_MESSAGES
@@ -16,10 +17,18 @@ LEAST_SECONDS: Final = 15.0
 """Least time covered by the samples in use: a message covers about a second and holds few samples."""
 
 
+LEAST_SAMPLED: Final = 10
+"""Sampled steps from which the share without waits for a CPU is known. They differ little without those waits."""
+LEAST_QUEUED: Final = 0.05
+"""Share of these steps in waits for a CPU, below which the clock tells the share of the step."""
+
+
 class OutsideCauses:
     """Keeps the causes of the last messages, and for how long each was seen."""
 
     def __init__(self) -> None:
+        self._sampled: deque[tuple[float, list[wire.SampledStep]]] = deque(maxlen=MOST_MESSAGES)
+        """When a message came, in monotonic seconds, and its sampled steps."""
         self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, and what was found, in ns."""
         self._open: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
@@ -27,12 +36,35 @@ class OutsideCauses:
 
     def add(self, message: wire.Outside) -> None:
         """Ingest a message (after `bounds`); it counts once a step has ended."""
-        self._open.append((time.monotonic(), message.found))
+        now = time.monotonic()
+        self._open.append((now, message.found))
+        if message.sampled:
+            self._sampled.append((now, message.sampled))
 
     def step_ended(self) -> None:
         """Assign what was reported since the last step to the step that is known now."""
         self._messages.extend(self._open)
         self._open.clear()
+
+    def work_pct(self, window_seconds: float | None, overhead_seconds: float | None) -> float | None:
+        """Return the share of a step in no phase in percent, without waits for a CPU; None where there are few.
+
+        Args:
+            window_seconds: as for `figures`.
+            overhead_seconds: llmtop's own work per step, which lies between phases; None where unknown.
+        """
+        since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
+        lately = [one for received_at, steps in self._sampled if received_at >= since for one in steps]
+        if len(lately) < LEAST_SAMPLED:
+            return None
+        queued = fmean([one.queued_ns for one in lately])
+        # Python's lock is free when the thread that had it gets a CPU: such sleeps are long, and in few steps.
+        outside = fmean([one.ran_outside_ns for one in lately]) + median([one.slept_outside_ns for one in lately])
+        inside = fmean([one.ran_inside_ns for one in lately]) + median([one.slept_inside_ns for one in lately])
+        outside = max(0.0, outside - 1e9 * (overhead_seconds or 0.0))
+        if queued < LEAST_QUEUED * (queued + inside + outside) or not inside:
+            return None
+        return 100.0 * outside / (inside + outside)
 
     def figures(self, outside_seconds: float | None, window_seconds: float | None) -> tuple[Cause, ...]:
         """Return the largest of what was seen, as parts of the time outside phases.

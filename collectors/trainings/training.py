@@ -232,6 +232,7 @@ class Training:
         figures = stats.rank_fields(running=state == "running")
         outside, window = figures.get("outside_seconds"), figures.get("window_seconds")
         figures["outside_causes"] = self._causes.figures(outside, window)
+        figures["outside_work_pct"] = self._causes.work_pct(window, self.overhead_seconds)
         figures |= self._gpu_waits.figures(figures.get("step_seconds_mean"), window)
         gpu_uuid = hello.gpu_uuid or gpus.uuid_of(self.pid)
         gpu_name = None if gpu_uuid is None else gpus.name(gpu_uuid)

@@ -16,6 +16,7 @@ from llmtop.instrument.identity import launcher_env, process_group
 from llmtop.instrument.pytorch.compile import keep_untraced
 from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listens
 from llmtop.instrument.record.costs import Costs
+from llmtop.instrument.record.cpu_waits import CpuWaits, can_measure
 from llmtop.instrument.record.periodic import PeriodicTasks
 from llmtop.naming import variable_names
 from llmtop.system import procfs
@@ -45,6 +46,7 @@ def start(recorder: State, watch: Watch) -> None:
     facts.launch = launcher_env.launch()
     process_group.learn(facts)
     recorder.costs = Costs()
+    recorder.cpu_waits = CpuWaits() if can_measure() else None
     recorder.run_periodic = PeriodicTasks(recorder, _listen_to_store)
     watch.step_is_hooked = facts.auto
     if tool_listens():

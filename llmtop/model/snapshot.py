@@ -421,6 +421,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of its loader; None until it was sampled, which is done while it waits for data."""
     outside_causes: tuple[Cause, ...] = ()
     """Known activities of the host in that time, the largest first."""
+    outside_work_pct: float | None = None
+    """Share of the step in no phase in percent, without waits for a CPU and without llmtop's own work: of steps
+    sampled within the same time as the causes. None where it hardly waits for a CPU, or that is unknown."""
     phases: tuple[Phase, ...] = ()
     gpu_idle_pct: float | None = None
     """Share of the recent steps' time in which the training's stream was empty, by CUDA events; a lower bound.

@@ -282,6 +282,20 @@ class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
     """A step, on average since the last of these messages."""
 
 
+class SampledStep(msgspec.Struct, array_like=True, gc=False):
+    """Time of the training thread in one step, without llmtop's own end of the step before."""
+
+    ran_inside_ns: int
+    """Processor time in phases."""
+    slept_inside_ns: int
+    """Beside the processor time, in stretches between two boundaries in which the thread has slept."""
+    ran_outside_ns: int
+    slept_outside_ns: int
+    """The same in no phase."""
+    queued_ns: int
+    """Beside the processor time, in stretches without a sleep: waits for a CPU."""
+
+
 class Outside(msgspec.Struct, tag="outside", kw_only=True):
     """Message from the training: the host's activities outside of phases in the last second or so, from
     samples."""
@@ -295,6 +309,8 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}
     """Where it did, in words, and for how much of that."""
+    sampled: list[SampledStep] = []
+    """Steps since the last message whose waits for a CPU were separated."""
 
 
 class StalledAt(msgspec.Struct, tag="standstill", kw_only=True):

@@ -88,6 +88,15 @@ def _share_pct(state: RankState) -> float | None:
     return 100.0 * outside / mean
 
 
+def _work_pct(state: RankState, share: float) -> float:
+    """Return the untimed share of the step without waits for a CPU, in percent.
+
+    Without other programs the script would spend that share there. `share` where it is unknown.
+    """
+    work = finite_or_none(state.rank.outside_work_pct)
+    return share if work is None else work
+
+
 def _rare_pct(state: RankState) -> float:
     """Return the share of the mean step caused by rare long steps, in percent; `rare_steps` reports these."""
     mean, usual = finite_or_none(state.rank.step_seconds_mean), finite_or_none(state.rank.step_seconds_p50)
@@ -100,7 +109,7 @@ def _is_outside(state: RankState, is_raised: bool) -> bool:
     share = _share_pct(state)
     if share is None:
         return False
-    share -= _rare_pct(state)
+    share = min(share, _work_pct(state, share)) - _rare_pct(state)
     if share < OUTSIDE_PCT[1 if is_raised else 0] or not (is_raised or _is_more_than_noise(state, share)):
         return False
     return not is_kept_busy(state, IDLE_PCT[1 if is_raised else 0])
@@ -113,8 +122,9 @@ def _is_more_than_noise(state: RankState, share: float) -> bool:
     blocks = [outside_pct(steps[at : at + size]) for at in range(0, len(steps), size)]
     if share - _ERRORS * stdev(blocks) / _BLOCKS**0.5 < OUTSIDE_PCT[0]:
         return False
-    mean = finite_or_none(state.rank.step_seconds_mean) or 0.0
-    named = 100.0 * sum(cause.seconds for cause in _main_causes(state)) / mean if mean else 0.0
+    outside = finite_or_none(state.rank.outside_seconds)
+    # Samples find the causes' shares of the untimed part, whatever of it is a wait for a CPU.
+    named = share * sum(cause.seconds for cause in _main_causes(state)) / outside if outside else 0.0
     if named < CAUSE_PART * OUTSIDE_PCT[0] and (state.load_per_cpu or 0.0) > MOST_LOAD:
         return False
     return share >= NO_CAUSE_TIMES * OUTSIDE_PCT[0] or named >= CAUSE_PART * OUTSIDE_PCT[0]
@@ -139,6 +149,7 @@ def _outside_alert(state: RankState) -> AlertText:
         evidence={
             "outside_pct": _share_pct(state),
             "outside_seconds": rank.outside_seconds,
+            "outside_work_pct": finite_or_none(rank.outside_work_pct),
             "step_seconds": rank.step_seconds_mean,
             "window_seconds": rank.window_seconds,
             **{f"cause_{place}": cause.what for place, cause in enumerate(causes, 1)},

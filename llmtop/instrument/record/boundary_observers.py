@@ -24,6 +24,7 @@ from llmtop.naming import variable_names
 
 if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
+    from llmtop.instrument.record.cpu_waits import CpuWaits
     from llmtop.instrument.record.recorder_parts import PhaseObserver
 
 STEP_RANGE = "step"
@@ -92,6 +93,8 @@ class Watch:
         """torch's annotation, while a profiler records."""
         self.arrival: PhaseObserver | None = None
         """Observer that stamps when this rank reaches the collectives, while this step is sampled."""
+        self.waits: CpuWaits | None = None
+        """Observer that separates waits for a CPU, while this step is sampled."""
         self.step_is_hooked = False
         self._step = PhaseNode(STEP_RANGE, None, "", STEP)
         self._step_range: Any = None
@@ -101,7 +104,7 @@ class Watch:
     def is_needed(self) -> bool:
         """Return True if any observer is set, so that the recorder must notify them at each phase's begin and
         end."""
-        wanted = self.nvtx, self.clock, self.annotate, self.arrival
+        wanted = self.nvtx, self.clock, self.annotate, self.arrival, self.waits
         return any(one is not None for one in wanted) or bool(self._annotated)
 
     def begin(self, node: PhaseNode) -> None:
@@ -118,9 +121,13 @@ class Watch:
             self.clock.mark(node.slot, True)
         if self.arrival is not None:
             self.arrival.begins(node)
+        if self.waits is not None:
+            self.waits.begins(node)  # last, as it is first at the end: the others' work is in no phase
 
     def end(self, node: PhaseNode) -> None:
         """Notify all observers that a phase ends."""
+        if self.waits is not None:
+            self.waits.ends(node)
         if self.clock is not None:
             self.clock.mark(node.slot, False)
         if self.arrival is not None:
@@ -131,6 +138,8 @@ class Watch:
         """Notify all observers that an open phase ends and is not counted."""
         if self.clock is not None:
             self.clock.unmark(node.slot)
+        if self.waits is not None:
+            self.waits.give_up()
         self._close(node)
 
     def move(self, slot: int, target: int) -> None:
@@ -150,6 +159,8 @@ class Watch:
     def end_step(self) -> None:
         """Notify all observers that a step ends."""
         if self._step_range is not None and self.nvtx is not None:
+            if self.waits is not None:
+                self.waits.ends(self._step)
             if self.clock is not None:
                 self.clock.mark(STEP, False)
             self.nvtx.end(self._step_range)

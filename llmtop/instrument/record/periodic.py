@@ -59,6 +59,7 @@ class PeriodicTasks:
         self._searched: tuple[int, ...] = ()
         """id() of the modules of the last search."""
         self._is_sampling = False
+        self._separates_waits = False
 
     def __call__(self, index: int, now: int) -> int:
         """Do what is due after step `index`, which ended at `now` (perf_counter ns).
@@ -87,10 +88,23 @@ class PeriodicTasks:
         if now >= self._due_ns:
             self._due_ns = now + PERIOD_NS
             self._run_due_tasks(now)
+            self._separate_waits(recorder.ring.count >= COSTS_AFTER)
+        elif self._separates_waits:
+            self._separate_waits(False)
         wait = min(MOST_STEPS, max(1, int(PERIOD_NS / self._step_ns)))
         if recorder.arrivals is not None:
             wait = min(wait, self._sample(recorder.arrivals, index))
+        if self._separates_waits:
+            wait = 1
         return wait if clock is None else min(wait, self._time_steps(clock))
+
+    def _separate_waits(self, is_due: bool) -> None:
+        """Begin to sample the next step's waits for a CPU, or end the sample."""
+        waits = self._recorder.cpu_waits
+        wanted = is_due and waits is not None and waits.is_wanted and self._recorder.tracks is None
+        if wanted or self._separates_waits:
+            self._separates_waits = wanted
+            self._recorder.separate_waits(wanted)
 
     def _sample(self, arrivals: Sampler, index: int) -> int:
         """End or begin a sample of when this rank reaches the collectives; returns when to check again."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
     from llmtop.instrument.gpu.logged_tensors import GpuMetrics
     from llmtop.instrument.pytorch.allocator import Reading
+    from llmtop.instrument.record.cpu_waits import CpuWaits
     from llmtop.instrument.record.recorder_parts import MeasuredCosts, OpenStep, Overlapping, PublishingServer
 
 NO_THREAD = 0
@@ -100,6 +101,7 @@ class State(OpenPhases):
         "boundary_hook",
         "clock",
         "costs",
+        "cpu_waits",
         "evaluates",
         "factories",
         "facts",
@@ -161,6 +163,8 @@ class State(OpenPhases):
         """Called every `periodic_in` steps with (index, now); returns after how many steps again."""
         self.clock: GpuClock | None = None
         self.costs: MeasuredCosts | None = None
+        self.cpu_waits: CpuWaits | None = None
+        """None until it attaches, and where the system cannot separate waits for a CPU."""
         self.arrivals: Sampler | None = None
         """Samples when this rank reaches the collectives; None where there are none, or it is not known."""
         self.gpu_metrics: GpuMetrics | None = None
@@ -267,6 +271,11 @@ class State(OpenPhases):
         self._watch.arrival = self.arrivals if sampled else None
         self._rewatch()
 
+    def separate_waits(self, sampled: bool) -> None:
+        """Set whether waits for a CPU are separated in the step that begins now."""
+        self._watch.waits = self.cpu_waits if sampled else None
+        self._rewatch()
+
     def _rewatch(self) -> None:
         self.watch = self._watch if self._watch.is_needed else None
 
@@ -347,13 +356,15 @@ class State(OpenPhases):
             marking = self.op_ranges
             if marking is not None:
                 marking(index)
+            if self._watch.waits is not None:
+                self._watch.waits.start()
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
             if self.pause.holds or raised_by_user_code(error):
                 self.pause.holds = False
                 raise
             registry.run_after_failure(self)
             self.run_periodic = self.boundary_hook = self.op_ranges = None
-            self._watch.clock = self._watch.arrival = None
+            self._watch.clock = self._watch.arrival = self._watch.waits = None
             self._rewatch()
             if self.arrivals is not None:
                 self.arrivals.give_up()

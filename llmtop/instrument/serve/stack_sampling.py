@@ -92,6 +92,7 @@ class StackSampler:
 
     def forget(self) -> None:
         """Drop all samples: no monitor is subscribed any more."""
+        self._want_waits(False)
         self._sampled_at = self._next = 0
         self._describer.forget()
         self._found.clear()
@@ -104,6 +105,7 @@ class StackSampler:
         now = time.perf_counter_ns()
         if now < self._next - (0 if self.lock_wait.late_ns is None else EARLY_NS):
             return
+        self._want_waits(True)
         recorder, late = self._recorder, self.lock_wait.late_ns or 0
         since_step = now - recorder.ring.last_end()
         if not self._sampled_at:
@@ -167,15 +169,28 @@ class StackSampler:
             self._forget_waits()
         self.waits_for = waits_for
 
+    def _want_waits(self, wanted: bool) -> None:
+        if self._recorder.cpu_waits is not None:
+            self._recorder.cpu_waits.is_wanted = wanted
+
+    def _take_sampled(self) -> list[wire.SampledStep]:
+        """Take the steps whose waits for a CPU were separated since the last message."""
+        waits, taken = self._recorder.cpu_waits, []
+        while waits is not None and waits.sampled:
+            taken.append(wire.SampledStep(*waits.sampled.popleft()))
+        return taken
+
     def _finish_message(self, now: int) -> None:
         over, self._found_since = now - self._found_since, now
-        if self._found or self._judged:
+        sampled = self._take_sampled()
+        if self._found or self._judged or sampled:
             self.number += 1
             self.outside = wire.Outside(
                 over_ns=min(over, 60 * TELL_NS),
                 found=self._found,
                 judged_ns=min(self._judged, 60 * TELL_NS) or None,
                 waited=self._waited,
+                sampled=sampled,
             )
             self._found = {}
             self._forget_waits()

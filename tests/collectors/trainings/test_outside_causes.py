@@ -168,3 +168,59 @@ def test_a_publisher_that_tells_too_much_is_cut_down() -> None:
     (standing,) = Bounds().take([wire.StalledAt(where="y" * 10_000)])
     assert isinstance(standing, wire.StalledAt)
     assert len(standing.where) == MAX_WORDS
+
+
+def _busy(slept_us: int = 0, queued_us: int = 9000) -> wire.SampledStep:
+    return wire.SampledStep(900_000, 0, 100_000, 1000 * slept_us, 1000 * queued_us)
+
+
+def _work_pct(*steps: wire.SampledStep, overhead: float | None = None) -> float | None:
+    causes = OutsideCauses()
+    (taken,) = Bounds().take([wire.Outside(sampled=list(steps))])
+    assert isinstance(taken, wire.Outside)
+    causes.add(taken)
+    return causes.work_pct(15.0, overhead)
+
+
+def test_the_share_of_the_work_outside_has_no_waits_for_a_cpu() -> None:
+    assert _work_pct(*[_busy()] * 20) == pytest.approx(10.0)
+    assert _work_pct(*[_busy()] * 20, overhead=50e-6) == pytest.approx(100 * 50 / 950)
+    assert _work_pct(*[_busy()] * 9) is None, "too few"
+    assert _work_pct(*[_busy(queued_us=10)] * 20) is None, "the clock tells it"
+    assert _work_pct() is None
+
+
+def test_a_sleep_outside_counts_where_most_steps_have_it() -> None:
+    """Python's lock, held by a thread that lacks a CPU, is a long sleep in few steps."""
+    assert _work_pct(*[_busy()] * 15, *[_busy(20_000)] * 5) == pytest.approx(10.0)
+    assert _work_pct(*[_busy()] * 5, *[_busy(1000)] * 15) == pytest.approx(100 * 1.1 / 2.0)
+
+
+def test_sampled_steps_that_cannot_be_are_left_out() -> None:
+    bad = wire.SampledStep(-1, 0, 1 << 60, 0, 5)
+    assert _work_pct(*[_busy()] * 20, *[bad] * 9) == pytest.approx(10.0)
+    (huge,) = Bounds().take([wire.Outside(sampled=[_busy()] * 100_000)])
+    assert isinstance(huge, wire.Outside)
+    assert len(huge.sampled) <= MAX_CAUSES
+
+
+BUSY = """
+import llmtop
+while True:
+    with llmtop.step():
+        with llmtop.phase("forward"):
+            sum(range(60_000))
+    sum(range(60_000))
+"""
+
+
+def test_a_training_separates_its_waits_for_a_cpu(runtime_dir: Path) -> None:
+    with Training(BUSY) as training, connect(runtime_dir, training) as connection:
+        heard = Heard(connection)
+
+        def sampled() -> list[wire.SampledStep]:
+            return [one for told in heard.messages if isinstance(told, wire.Outside) for one in told.sampled]
+
+        heard.until(lambda: len(sampled()) >= 8, 60)
+    shares = sorted(one.ran_outside_ns / (one.ran_outside_ns + one.ran_inside_ns) for one in sampled())
+    assert 0.3 < shares[len(shares) // 2] < 0.7, "half of its processor time, whatever else the machine runs"
