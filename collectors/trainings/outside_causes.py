@@ -17,10 +17,11 @@ LEAST_SECONDS: Final = 15.0
 """Least time covered by the samples in use: a message covers about a second and holds few samples."""
 
 
-LEAST_SAMPLED: Final = 10
+LEAST_SAMPLED: Final = 5
 """Sampled steps from which the share without waits for a CPU is known. They differ little without those waits."""
-LEAST_QUEUED: Final = 0.05
-"""Share of these steps in waits for a CPU, below which the clock tells the share of the step."""
+LEAST_QUEUED: Final = 0.2
+"""Share of these steps in waits for a CPU, below which the clock tells the share of the step: at 12 to 18 % both
+differed by under a point."""
 
 
 class OutsideCauses:

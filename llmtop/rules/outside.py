@@ -32,6 +32,9 @@ CAUSE_PART: Final = 0.5
 threshold counts: the rest of a loop besides its phases is 10 to 11 % of the steps of healthy trainings on a
 busy machine."""
 NO_CAUSE_TIMES: Final = 2.0
+"""Also for a training that waits for a CPU. Samples find lines where the kernel took the CPU, so a cause counts
+for nothing there. With cold caches the same lines take more processor time: on two cores, 10 to 14 % of the steps
+of a training alone were 12.5 to 17 % beside five others (docs/measurements.md)."""
 MOST_LOAD: Final = 4.0
 """Threads per CPU, above which a share without a cause is no finding: where a step loses the CPU is chance. At 13
 threads per CPU, trainings that were outside for 10 % of their CPU time had medians of 15 to 35 % of the step."""
@@ -88,15 +91,6 @@ def _share_pct(state: RankState) -> float | None:
     return 100.0 * outside / mean
 
 
-def _work_pct(state: RankState, share: float) -> float:
-    """Return the untimed share of the step without waits for a CPU, in percent.
-
-    Without other programs the script would spend that share there. `share` where it is unknown.
-    """
-    work = finite_or_none(state.rank.outside_work_pct)
-    return share if work is None else work
-
-
 def _rare_pct(state: RankState) -> float:
     """Return the share of the mean step caused by rare long steps, in percent; `rare_steps` reports these."""
     mean, usual = finite_or_none(state.rank.step_seconds_mean), finite_or_none(state.rank.step_seconds_p50)
@@ -109,8 +103,11 @@ def _is_outside(state: RankState, is_raised: bool) -> bool:
     share = _share_pct(state)
     if share is None:
         return False
-    share = min(share, _work_pct(state, share)) - _rare_pct(state)
-    if share < OUTSIDE_PCT[1 if is_raised else 0] or not (is_raised or _is_more_than_noise(state, share)):
+    work, least = finite_or_none(state.rank.outside_work_pct), OUTSIDE_PCT[1 if is_raised else 0]
+    if work is not None:  # it waits for a CPU
+        share, least = min(share, work), NO_CAUSE_TIMES * least
+    share -= _rare_pct(state)
+    if share < least or not (is_raised or work is not None or _is_more_than_noise(state, share)):
         return False
     return not is_kept_busy(state, IDLE_PCT[1 if is_raised else 0])
 
@@ -122,9 +119,8 @@ def _is_more_than_noise(state: RankState, share: float) -> bool:
     blocks = [outside_pct(steps[at : at + size]) for at in range(0, len(steps), size)]
     if share - _ERRORS * stdev(blocks) / _BLOCKS**0.5 < OUTSIDE_PCT[0]:
         return False
-    outside = finite_or_none(state.rank.outside_seconds)
-    # Samples find the causes' shares of the untimed part, whatever of it is a wait for a CPU.
-    named = share * sum(cause.seconds for cause in _main_causes(state)) / outside if outside else 0.0
+    mean = finite_or_none(state.rank.step_seconds_mean) or 0.0
+    named = 100.0 * sum(cause.seconds for cause in _main_causes(state)) / mean if mean else 0.0
     if named < CAUSE_PART * OUTSIDE_PCT[0] and (state.load_per_cpu or 0.0) > MOST_LOAD:
         return False
     return share >= NO_CAUSE_TIMES * OUTSIDE_PCT[0] or named >= CAUSE_PART * OUTSIDE_PCT[0]

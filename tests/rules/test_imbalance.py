@@ -11,15 +11,27 @@ from llmtop.rules.engine import Rules
 
 
 def told(
-    work: dict[int, float], *, pp: int = 2, dp: int = 4, seed: int = 1, tokens: dict[int, float] | None = None
+    work: dict[int, float],
+    *,
+    pp: int = 2,
+    dp: int = 4,
+    seed: int = 1,
+    tokens: dict[int, float] | None = None,
+    queued: dict[int, float] | None = None,
 ) -> dict[str, Alert]:
-    """The alerts on ranks with 60 ms of forward and backward, and so many more in some of them."""
+    """The alerts on ranks with 60 ms of forward and backward, and so many more in some of them.
+
+    `queued` has the mean wait for a CPU in them, of ranks that lack CPUs.
+    """
     rng, rules, found, time = random.Random(seed), Rules(off=()), {}, 1000.0
-    count = pp * dp
+    count, queued = pp * dp, queued or {}
+
+    def own_work(rank: int) -> float:
+        wait = rng.expovariate(1 / queued[rank]) if rank in queued else 0.0
+        return (0.06 + work.get(rank, 0.0)) * rng.gauss(1, 0.02) + wait
+
     for begin in range(0, 60, 10):
-        made: list[list[float]] = [
-            [(0.06 + work.get(rank, 0.0)) * rng.gauss(1, 0.02) for rank in range(count)] for _ in range(10)
-        ]
+        made = [[own_work(rank) for rank in range(count)] for _ in range(10)]
         ranks = []
         for rank in range(count):
             steps = tuple(
@@ -80,6 +92,19 @@ def test_a_slow_rank_of_a_light_stage_is_found_beside_the_imbalance() -> None:
     found = told({**dict.fromkeys(range(4, 8), 0.05), 2: 0.03})
     assert set(found) == {"imbalance", "straggler"}
     assert found["straggler"].evidence["rank"] == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_stage_that_waits_longer_for_a_cpu_has_no_more_to_do(seed: int) -> None:
+    """As the first of two equal stages does on a machine that lacks CPUs: its work wakes the other stage's."""
+    assert told({}, queued={rank: 0.025 if rank < 4 else 0.008 for rank in range(8)}, seed=seed) == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_unequal_stages_are_an_imbalance_beside_waits_for_a_cpu(seed: int) -> None:
+    found = told(dict.fromkeys(range(4, 8), 0.06), queued=dict.fromkeys(range(8), 0.01), seed=seed)
+    assert set(found) == {"imbalance"}
+    assert found["imbalance"].evidence["coordinates"] == "1"
 
 
 @pytest.mark.parametrize("seed", range(6))
