@@ -10,6 +10,7 @@ from typing import Final
 from collectors.trainings.gpu_waits import MOST_MESSAGES
 from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
+from llmtop.protocol.training_facts import SampledStep
 
 MOST_CAUSES: Final = 5
 """Most causes reported per training."""
@@ -28,7 +29,7 @@ class OutsideCauses:
     """Keeps the causes of the last messages, and for how long each was seen."""
 
     def __init__(self) -> None:
-        self._sampled: deque[tuple[float, list[wire.SampledStep]]] = deque(maxlen=MOST_MESSAGES)
+        self._sampled: deque[tuple[float, list[SampledStep]]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, and its sampled steps."""
         self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, and what was found, in ns."""

@@ -413,7 +413,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens per second of requests that hooks see: prompts, and answers. Loops of forward passes have
     `tokens_per_s` alone."""
     batch: float | None = None
-    """Mean sequences, or samples, that a request or a forward pass has."""
+    """Mean sequences, or samples, of a request or a forward pass."""
     outside_seconds: float | None = None
     """Mean a step in no phase, by the host's clock. Together with the phases that are in no other it is the mean
     step. None where the training names no phases at all."""
@@ -422,8 +422,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     outside_causes: tuple[Cause, ...] = ()
     """Known activities of the host in that time, the largest first."""
     outside_work_pct: float | None = None
-    """Share of the step in no phase in percent, without waits for a CPU and without llmtop's own work: of steps
-    sampled within the same time as the causes. None where it hardly waits for a CPU, or that is unknown."""
+    """Share of steps in no phase without waits for a CPU and llmtop's work; None where it waits little."""
     phases: tuple[Phase, ...] = ()
     gpu_idle_pct: float | None = None
     """Share of the recent steps' time in which the training's stream was empty, by CUDA events; a lower bound.

@@ -1,4 +1,4 @@
-"""Parts of messages about what a training logs and saves."""
+"""Parts of messages about what a training logs, saves and waits for."""
 
 from __future__ import annotations
 
@@ -29,3 +29,17 @@ class SavedCheckpoint(msgspec.Struct, array_like=True, gc=False):
     """Absolute path of the file or folder, in the training's own view; "" where unknown."""
     function: str = ""
     """Called function: "torch.save"."""
+
+
+class SampledStep(msgspec.Struct, array_like=True, gc=False):
+    """Time of the training thread in one step, without llmtop's own end of the step before."""
+
+    ran_inside_ns: int
+    """Processor time in phases."""
+    slept_inside_ns: int
+    """Beside the processor time, in stretches between two boundaries in which the thread has slept."""
+    ran_outside_ns: int
+    slept_outside_ns: int
+    """The same in no phase."""
+    queued_ns: int
+    """Beside the processor time, in stretches without a sleep: waits for a CPU."""

@@ -23,7 +23,7 @@ import msgspec
 
 from llmtop.errors import UnusableInput
 from llmtop.model.decoding import decode_checked
-from llmtop.protocol.training_facts import LoggedValue, SavedCheckpoint
+from llmtop.protocol.training_facts import LoggedValue, SampledStep, SavedCheckpoint
 
 PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
@@ -280,20 +280,6 @@ class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
 
     step_ns: int
     """A step, on average since the last of these messages."""
-
-
-class SampledStep(msgspec.Struct, array_like=True, gc=False):
-    """Time of the training thread in one step, without llmtop's own end of the step before."""
-
-    ran_inside_ns: int
-    """Processor time in phases."""
-    slept_inside_ns: int
-    """Beside the processor time, in stretches between two boundaries in which the thread has slept."""
-    ran_outside_ns: int
-    slept_outside_ns: int
-    """The same in no phase."""
-    queued_ns: int
-    """Beside the processor time, in stretches without a sleep: waits for a CPU."""
 
 
 class Outside(msgspec.Struct, tag="outside", kw_only=True):

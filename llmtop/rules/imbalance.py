@@ -32,9 +32,9 @@ LASTING_ERRORS: Final = (4.0, 2.5)
 unequal length that are equal on average differ by any amount over a dozen steps. These are for one group of ranks
 given beforehand: the largest of many groups differs by chance, so their number raises the limit (Bonferroni)."""
 QUICK_PART: Final = 16
-"""By the host's clock the work must differ in the quickest sixteenth of the steps, too. Waits for a CPU are in
-it and only lengthen a step: on two cores with a load of 13, forward of the first of two equal stages took 96 ms,
-of the second one 86 ms, for a minute, and 82 and 81 ms in the quickest steps (docs/measurements.md)."""
+"""Part of the steps, the quickest ones, in which the work by the host's clock must differ too. Waits for a CPU
+are in it and only lengthen a step: on two cores with a load of 13, forward of the first of two equal stages took
+96 ms, of the second one 86 ms, for a minute, and 82 and 81 ms in the quickest steps (docs/measurements.md)."""
 TOKENS_FACTOR: Final = 1.05
 STAGE: Final = "pp"
 

@@ -181,8 +181,9 @@ OUTSIDE: Final = Rule[RankState](
         condition=f"{OUTSIDE_PCT[0]:.0f} % or more of the time from the start of a step to the start of the next "
         f"belongs to no phase, after {LEAST_STEPS} steps, and the noise of the steps does not explain it. Below "
         f"{NO_CAUSE_TIMES * OUTSIDE_PCT[0]:.0f} %, only if known causes take {CAUSE_PART * OUTSIDE_PCT[0]:.0f} % "
-        f"of the step; above a load of {MOST_LOAD:.0f} per CPU, always only then. Never for a training without "
-        "phases, nor while its "
+        f"of the step; above a load of {MOST_LOAD:.0f} per CPU, always only then. A training that waits for a CPU "
+        f"needs {NO_CAUSE_TIMES * OUTSIDE_PCT[0]:.0f} % without these waits. Never for a training "
+        "without phases, nor while its "
         f"GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
         source="the threshold is that of the alert INPUT-BOUND for waiting for data",
         hold_seconds=2.0,

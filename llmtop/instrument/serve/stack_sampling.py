@@ -30,6 +30,7 @@ from llmtop.instrument.serve.lock_wait import LockWait
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
+from llmtop.protocol.training_facts import SampledStep
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -173,11 +174,11 @@ class StackSampler:
         if self._recorder.cpu_waits is not None:
             self._recorder.cpu_waits.is_wanted = wanted
 
-    def _take_sampled(self) -> list[wire.SampledStep]:
+    def _take_sampled(self) -> list[SampledStep]:
         """Take the steps whose waits for a CPU were separated since the last message."""
         waits, taken = self._recorder.cpu_waits, []
         while waits is not None and waits.sampled:
-            taken.append(wire.SampledStep(*waits.sampled.popleft()))
+            taken.append(SampledStep(*waits.sampled.popleft()))
         return taken
 
     def _finish_message(self, now: int) -> None:

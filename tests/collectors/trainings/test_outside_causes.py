@@ -15,6 +15,7 @@ from collectors.trainings.bounds import MAX_CAUSES, MAX_WORDS, Bounds
 from collectors.trainings.outside_causes import MOST_CAUSES, OutsideCauses
 from llmtop.instrument.serve.stacks.stack_words import MAX_FRAMES, StackDescriber
 from llmtop.protocol import wire
+from llmtop.protocol.training_facts import SampledStep
 from tests.support.trainings import Heard, Training, connect
 
 LOOP = """
@@ -170,11 +171,11 @@ def test_a_publisher_that_tells_too_much_is_cut_down() -> None:
     assert len(standing.where) == MAX_WORDS
 
 
-def _busy(slept_us: int = 0, queued_us: int = 9000) -> wire.SampledStep:
-    return wire.SampledStep(900_000, 0, 100_000, 1000 * slept_us, 1000 * queued_us)
+def _busy(slept_us: int = 0, queued_us: int = 9000) -> SampledStep:
+    return SampledStep(900_000, 0, 100_000, 1000 * slept_us, 1000 * queued_us)
 
 
-def _work_pct(*steps: wire.SampledStep, overhead: float | None = None) -> float | None:
+def _work_pct(*steps: SampledStep, overhead: float | None = None) -> float | None:
     causes = OutsideCauses()
     (taken,) = Bounds().take([wire.Outside(sampled=list(steps))])
     assert isinstance(taken, wire.Outside)
@@ -197,7 +198,7 @@ def test_a_sleep_outside_counts_where_most_steps_have_it() -> None:
 
 
 def test_sampled_steps_that_cannot_be_are_left_out() -> None:
-    bad = wire.SampledStep(-1, 0, 1 << 60, 0, 5)
+    bad = SampledStep(-1, 0, 1 << 60, 0, 5)
     assert _work_pct(*[_busy()] * 20, *[bad] * 9) == pytest.approx(10.0)
     (huge,) = Bounds().take([wire.Outside(sampled=[_busy()] * 100_000)])
     assert isinstance(huge, wire.Outside)
@@ -218,7 +219,7 @@ def test_a_training_separates_its_waits_for_a_cpu(runtime_dir: Path) -> None:
     with Training(BUSY) as training, connect(runtime_dir, training) as connection:
         heard = Heard(connection)
 
-        def sampled() -> list[wire.SampledStep]:
+        def sampled() -> list[SampledStep]:
             return [one for told in heard.messages if isinstance(told, wire.Outside) for one in told.sampled]
 
         heard.until(lambda: len(sampled()) >= 8, 60)
