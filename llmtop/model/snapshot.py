@@ -415,8 +415,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     batch: float | None = None
     """Mean sequences, or samples, of a request or a forward pass."""
     outside_seconds: float | None = None
-    """Mean a step in no phase, by the host's clock. Together with the phases that are in no other it is the mean
-    step. None where the training names no phases at all."""
+    """Mean per step in no phase, by the host's clock; with top-level phases the mean step. None without any."""
     loading: LoadingCost | None = None
     """Cost of its loader; None until it was sampled, which is done while it waits for data."""
     outside_causes: tuple[Cause, ...] = ()
