@@ -438,9 +438,9 @@ def _notes(sides: tuple[_Side, _Side], common: tuple[int, int] | None) -> tuple[
         found.append("The runs have no step number in common; whole runs are compared.")
     for side in sides:
         if not side.series.is_full:
-            found.append(f"Of {side.run.id} minutes are kept: its steps are told to within a minute.")
+            found.append(f"Run {side.run.id} is kept by the minute: step numbers are exact to a minute.")
         if len(side.made) < 2 * BLOCKS:
             what = "steps" if side.series.is_full else "minutes"
-            found.append(f"{side.run.id} has under {2 * BLOCKS} {what}: it is not searched for changes.")
+            found.append(f"Run {side.run.id} has under {2 * BLOCKS} {what}: it is not searched for changes.")
     found.append("One run a side: what equal runs differ by is not in the noise. llmtop bench measures it.")
     return tuple(found)

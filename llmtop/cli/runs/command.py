@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from llmtop.cli.capture.options import json_option
 from llmtop.cli.output import print_json, print_text, text_width, write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
-from llmtop.format import counted, duration, encode_json, number, pad, percent_text, printable
+from llmtop.format import counted, duration, encode_json, number, pad, percent_text, printable, width_of
 from llmtop.runs.store import RUNNING, Run
+
+if TYPE_CHECKING:
+    from llmtop.runs.report import RunReport
 
 
 @click.command()
@@ -52,32 +57,62 @@ def runs(*, action: Literal["list", "show", "open", "delete"], wanted: str | Non
     return EXIT_DONE
 
 
+_LESS_NEEDED = ("starts", "GPU h", "ranks", "step p50", "goodput", "steps", "lasted")
+"""Columns that a narrow terminal has no room for, in the order in which they are left out."""
+_LEFT = ("run", "started", "end", "command")
+_LEAST_COMMAND = 16
+_WIDTH = 130
+"""Columns of cells of a list that goes to a file or a pipe."""
+
+
 def _list(found: list[Run], path: Path, as_json: bool) -> None:
-    from llmtop.runs.document import how_it_ended
-    from llmtop.runs.notes_document import moment
     from llmtop.runs.report import report_of
 
-    if found and not as_json:
-        print_text(
-            f"{'run':<10} {'started':<16} {'lasted':>8} {'ranks':>5} {'starts':>6} {'steps':>9} {'step p50':>9} "
-            f"{'GPU h':>7} {'goodput':>7}  {'end':<18} command"
-        )
-    for run in reversed(found):
-        report = report_of(run)
-        if as_json:
+    reports = [report_of(run) for run in reversed(found)]
+    if as_json:
+        for report in reports:
             print_json(report)
-            continue
-        end = pad(how_it_ended(report.how, report.attempts[-1].error)[:18], 18)
-        command = _short_command(report.command)
-        line = (
-            f"{report.id:<10} {moment(report.started):<16} {duration(report.wall_seconds):>8} {report.ranks:>5} "
-            f"{len(report.attempts):>6} {report.steps:>9} {duration(report.step_seconds_p50):>9} "
-            f"{number(report.gpu_hours, 1):>7} {percent_text(report.goodput_pct):>7}  {end} {command}"
-        )
-        print_text(printable(line, max(text_width(), 130)))
-    if not as_json:
-        what = f"{len(found)} run{'' if len(found) == 1 else 's'}" if found else "no runs"
-        print_text(f"{what} in {printable(str(path))}", err=True)
+        return
+    if reports:
+        width = text_width() if sys.stdout.isatty() else max(text_width(), _WIDTH)
+        cells = [_cells(report, 24 if width >= 80 else 12) for report in reports]
+        for line in _lines(cells, width):
+            print_text(printable(line, width))
+    what = f"{len(found)} run{'' if len(found) == 1 else 's'}" if found else "no runs"
+    print_text(f"{what} in {printable(str(path))}", err=True)
+
+
+def _cells(report: RunReport, end_width: int) -> dict[str, str]:
+    """Return the texts of a row by column; the end of the run in at most so many cells."""
+    from llmtop.runs.document import how_it_ended
+    from llmtop.runs.notes_document import moment
+
+    return {
+        "run": report.id,
+        "started": moment(report.started),
+        "lasted": duration(report.wall_seconds),
+        "ranks": str(report.ranks),
+        "starts": str(len(report.attempts)),
+        "steps": str(report.steps),
+        "step p50": duration(report.step_seconds_p50),
+        "GPU h": number(report.gpu_hours, 1),
+        "goodput": percent_text(report.goodput_pct),
+        "end": printable(how_it_ended(report.how, report.attempts[-1].error), end_width),
+        "command": _short_command(report.command),
+    }
+
+
+def _lines(rows: list[dict[str, str]], width: int) -> Iterator[str]:
+    """Yield the lines of a table, without the columns that a line of that width has no room for."""
+    rows = [{name: name for name in rows[0]}, *rows]
+    widths = {name: max(width_of(row[name]) for row in rows) for name in rows[0]}
+    room = {**widths, "command": min(widths["command"], _LEAST_COMMAND)}
+    for name in _LESS_NEEDED:
+        if sum(room.values()) + 2 * (len(room) - 1) > width:
+            del room[name]
+    for row in rows:
+        cells = [pad(row[name], widths[name], right=name not in _LEFT) for name in room]
+        yield "  ".join(cells).rstrip()
 
 
 def _short_command(command: str) -> str:
