@@ -61,8 +61,8 @@ _LESS_NEEDED = ("starts", "GPU h", "ranks", "step p50", "goodput", "steps", "las
 """Columns that a narrow terminal has no room for, in the order in which they are left out."""
 _LEFT = ("run", "started", "end", "command")
 _LEAST_COMMAND = 16
-_WIDTH = 130
-"""Columns of cells of a list that goes to a file or a pipe."""
+_PIPE_WIDTH = 10_000
+"""Most cells of a line that goes to a file or a pipe."""
 
 
 def _list(found: list[Run], path: Path, as_json: bool) -> None:
@@ -74,7 +74,7 @@ def _list(found: list[Run], path: Path, as_json: bool) -> None:
             print_json(report)
         return
     if reports:
-        width = text_width() if sys.stdout.isatty() else max(text_width(), _WIDTH)
+        width = text_width() if sys.stdout.isatty() else _PIPE_WIDTH
         cells = [_cells(report, 24 if width >= 80 else 12) for report in reports]
         for line in _lines(cells, width):
             print_text(printable(line, width))
