@@ -245,7 +245,7 @@ def _watch(
             whole=True,
             make_sources=sources,
         )
-        return watcher.watch(lambda: SnapshotStream().run(hub, lambda _snapshot: None, seconds))
+        return watcher.watch(lambda: SnapshotStream().run(hub, watcher.NoteLog(), seconds))
 
 
 _speed = click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere
+from llmtop.model.snapshot import Snapshot
 from llmtop.protocol import socket_dir
 
 LOCK = "watcher.lock"
@@ -26,6 +28,8 @@ INTERVAL_SECONDS = 3.0
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.05
+_DIGITS = re.compile(r"\d+")
+_MOST_NOTES = 100
 _END_IT = "llmtop record --daemon --stop ends it"
 
 
@@ -107,6 +111,22 @@ def watch(run: Callable[[], None]) -> int:
     finally:
         os.close(number)
     return EXIT_DONE
+
+
+class NoteLog:
+    """Prints the notes of snapshots on stderr, each once: nobody sees a watcher's screen."""
+
+    def __init__(self) -> None:
+        """Begin without a note."""
+        self._seen: set[str] = set()
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Print the notes that are new but for their numbers."""
+        for note in snapshot.host.notes:
+            kind = _DIGITS.sub("0", note)
+            if kind not in self._seen and len(self._seen) < _MOST_NOTES:
+                self._seen.add(kind)
+                print_text(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(snapshot.time))} {note}", err=True)
 
 
 def _folder() -> Path:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from llmtop.cli.live import watcher
 from llmtop.runs import folder, records, store
 from llmtop.runs.node_notes import node_files, read_notes
 from llmtop.runs.run_file import RunFile
@@ -21,6 +23,7 @@ from tests.support import machine
 from tests.support.nvml_stub import SCENARIO_VARIABLE, Scenario, build, gpu_uuid
 from tests.support.nvml_stub import environment as stub_environment
 from tests.support.processes import environment, wait_for
+from tests.support.snapshots import snapshot
 
 LLMTOP = [sys.executable, "-m", "llmtop"]
 WAITS_FOR_DATA = """
@@ -98,6 +101,14 @@ def node(runtime_dir: Path, tmp_path: Path) -> Iterator[Node]:
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=60)
+
+
+def test_a_watcher_logs_each_note_once(capsys: pytest.CaptureFixture[str]) -> None:
+    log = watcher.NoteLog()
+    for second, notes in enumerate((("no driver",), ("no driver", "late by 30 s"), ("late by 31 s",), ())):
+        known = snapshot(1.7e9 + second)
+        log(replace(known, host=replace(known.host, notes=notes)))
+    assert [line[20:] for line in capsys.readouterr().err.splitlines()] == ["no driver", "late by 30 s"]
 
 
 def test_alerts_are_written_with_times_and_evidence(node: Node) -> None:
