@@ -117,13 +117,16 @@ def main() -> None:
             write_run(Path(made), number, 1 if options.daily else options.days, options.ranks, made_day)
         for action in (["list"], ["list"], ["show"], ["show"], ["show", "--json"]):
             what = "" if (Path(made) / index.NAME).exists() else ", the index is made"
-            begun = time.monotonic()
+            begun, before = time.monotonic(), os.times()
             subprocess.run(
                 [sys.executable, "-m", "llmtop", "runs", *action],
                 env={**os.environ, "LLMTOP_RUNS": made}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 check=True, timeout=600,
             )  # fmt: skip
-            print(f"llmtop runs {' '.join(action)}: {time.monotonic() - begun:.2f} s{what}", flush=True)
+            now = os.times()
+            used = now.children_user + now.children_system - before.children_user - before.children_system
+            clock = time.monotonic() - begun
+            print(f"llmtop runs {' '.join(action)}: {clock:.2f} s, processor {used:.2f} s{what}", flush=True)
         print(f"{(Path(made) / index.NAME).stat().st_size / (1 << 20):.1f} MiB of index", flush=True)
 
 

@@ -31,7 +31,7 @@ from llmtop.runs.node_notes import NodeNotes, RunAlert
 from llmtop.runs.store import RUNNING, Run
 from llmtop.version import __version__
 
-RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 40.0
+RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 36.0
 """Hours of a longer run, or of one with many ranks, for which alerts are recomputed, from its end: 0.7 s
 of processor time."""
 _MINUTE_SLOT = 59.0

@@ -76,6 +76,22 @@ def make_block(steps: Sequence[WholeStep], count: int) -> Block:
     ordered = sorted([whole.seconds for whole in steps])
     number = len(ordered)
     first = steps[0].step
+    work = Work(_mean([whole.step.tokens for whole in steps]), _mean([whole.step.samples for whole in steps]))
+    if ordered[0] == ordered[-1] and all(whole.step.phases is first.phases for whole in steps):
+        level = math.log(ordered[0])  # of the mean of a minute
+        parts = _parts_of_step(steps[0])
+        return Block(
+            count - number + 1,
+            number,
+            first.index,
+            first.started_at,
+            sum(ordered),
+            level,
+            level,
+            level,
+            parts,
+            work,
+        )
     columns: dict[str, list[float]] = {}
     outside: list[float] = []
     for whole in steps:
@@ -103,8 +119,14 @@ def make_block(steps: Sequence[WholeStep], count: int) -> Block:
         math.log(ordered[number // 8]),
         math.log(ordered[-1 - number // 8]),
         parts,
-        Work(_mean([whole.step.tokens for whole in steps]), _mean([whole.step.samples for whole in steps])),
+        work,
     )
+
+
+def _parts_of_step(whole: WholeStep) -> dict[str, float]:
+    parts = {phase.name: phase.host_seconds for phase in whole.step.phases if "/" not in phase.name}
+    parts.setdefault(OUTSIDE, max(0.0, whole.seconds - sum(parts.values())))
+    return parts
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
