@@ -1,23 +1,27 @@
-"""Finds the earlier run that a training is held to: once for each training, in a thread."""
+"""Finds the earlier run that a training is held to: once for each training, in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
-from llmtop.errors import LlmtopError
 from llmtop.model.run_reference import RunReference
 from llmtop.model.snapshot import Rank, Snapshot
 
 _Key = tuple[int, float]
 """pid and when it attached."""
+_MOST_SECONDS = 60.0
 
 
 class RunReferences:
-    """A stage of the live pipeline, before the rules. A thread reads the runs, and lives as long as that takes."""
+    """A stage of the live pipeline, before the rules. A thread waits for the process that reads the runs."""
 
     def __init__(self) -> None:
         self._known: dict[_Key, RunReference | None] = {}
@@ -50,8 +54,6 @@ class RunReferences:
         return replace(snapshot, ranks=ranks)
 
     def _find(self) -> None:
-        from llmtop.runs.reference import reference_of
-
         while True:
             with self._lock:
                 if not self._waiting:
@@ -59,11 +61,25 @@ class RunReferences:
                     return
                 key, (world_size, gpu_model) = self._waiting.popitem()
             reference = None
-            with contextlib.suppress(OSError, LlmtopError):  # nothing to compare with
-                reference = reference_of(key[0], world_size, gpu_model)
+            with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):  # nothing to compare with
+                reference = _read(key[0], world_size, gpu_model)
             with self._lock:
                 if key in self._known:
                     self._known[key] = reference
+
+
+def _read(pid: int, world_size: int | None, gpu_model: str | None) -> RunReference | None:
+    query = msgspec.json.encode({"pid": pid, "world_size": world_size, "gpu_model": gpu_model}).decode()
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtop.runs.reference", query],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        timeout=_MOST_SECONDS,
+    )
+    return msgspec.json.decode(done.stdout, type=RunReference | None)
 
 
 def _key(rank: Rank) -> _Key:

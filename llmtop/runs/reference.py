@@ -1,9 +1,18 @@
-"""The earlier run that a training which starts now can be held to: the same command, on the same hardware."""
+"""The earlier run that a training which starts now can be held to: the same command, on the same hardware.
+
+    python -m llmtop.runs.reference QUERY
+
+prints the run for a `ReferenceQuery` in JSON, or null. A monitor starts that: what reads runs, SQLite among it, would
+stay in its memory (1 MiB), and the monitor's threads would wait for it for 0.3 s.
+"""
 
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Sequence
+
+import msgspec
 
 from llmtop.model.run_reference import FIRST_SECONDS, RunReference
 from llmtop.redaction.secret_filter import words_without_secrets
@@ -14,6 +23,14 @@ from llmtop.system import procfs
 
 _WARM_UP_STEPS = 24
 _LEAST_STEPS = 100
+
+
+class ReferenceQuery(msgspec.Struct, frozen=True):
+    """Arguments of `reference_of`."""
+
+    pid: int
+    world_size: int | None
+    gpu_model: str | None
 
 
 def reference_of(pid: int, world_size: int | None, gpu_model: str | None) -> RunReference | None:
@@ -81,3 +98,13 @@ def _figures(run: Run) -> RunReference | None:
         tokens_per_step=tokens,
         samples_per_step=samples,
     )
+
+
+def _answer(words: Sequence[str]) -> None:
+    query = msgspec.json.decode(words[0], type=ReferenceQuery)
+    found = reference_of(query.pid, query.world_size, query.gpu_model)
+    sys.stdout.write(msgspec.json.encode(found).decode())
+
+
+if __name__ == "__main__":
+    _answer(sys.argv[1:])
