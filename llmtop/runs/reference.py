@@ -2,8 +2,8 @@
 
     python -m llmtop.runs.reference QUERY
 
-prints the run for a `ReferenceQuery` in JSON, or null. A monitor starts that: what reads runs, SQLite among it, would
-stay in its memory (1 MiB), and the monitor's threads would wait for it for 0.3 s.
+prints the run for a `ReferenceQuery` in JSON, or null. A monitor starts that: what reads runs, SQLite among it,
+would stay in its memory (1 MiB), and the monitor would wait for it for 0.3 s.
 """
 
 from __future__ import annotations
