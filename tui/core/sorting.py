@@ -47,7 +47,7 @@ class SortedTable(BoardScreen):
         """Sort by the next column (1) or the previous one (-1)."""
         names = self.sortable()
         if not names:
-            self.notify("This screen has no table to sort.")
+            self.notify("There is no table to sort here.")
             return
         name = self.shown_order().name
         place = names.index(name) + step if name in names else 0
@@ -56,7 +56,7 @@ class SortedTable(BoardScreen):
     def action_turn(self) -> None:
         """Reverse the order."""
         if not self.sortable():
-            self.notify("This screen has no table to sort.")
+            self.notify("There is no table to sort here.")
             return
         order = self.shown_order()
         self.sort_rows(order._replace(reverse=not order.reverse))

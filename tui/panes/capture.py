@@ -85,7 +85,7 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
             "",
             "when",
             when,
-            much or f"left, right: choose one of {len(CONDITIONS) - 1} conditions that start the capture",
+            much or f"left, right: choose one of {len(CONDITIONS) - 1} conditions to start it",
         )
     lines.append(_room(asked, width, theme))
     lines.append(Row(width).end(theme.palette.text))
@@ -137,7 +137,8 @@ def _engines(asked: Form, lines: list[Row], width: int, theme: CellTheme) -> Non
         if not ability.is_supported:
             _add_reason(row.add("unavailable", palette.dim), ability, theme)
         elif ability.warning:
-            row.add(fmt.printable(ability.warning), palette.warning)
+            warning = fmt.printable(ability.warning)
+            row.add(fitting_clause(warning, row.free_cells) or warning, palette.warning)
         else:
             row.add("available", palette.dim)
         lines.append(row.end(palette.text))

@@ -83,6 +83,10 @@ class LlmtopScreen(BoardScreen):
             return "" if alert is None else alert.next
         return f"llmtop capture --pid {about.pid}"
 
+    def refused_actions(self) -> frozenset[str]:
+        """See `BoardScreen.refused_actions`: without a command there is nothing to copy."""
+        return super().refused_actions() | (frozenset() if self.command() else {"copy"})
+
     def action_mute(self) -> None:
         """Mute the alert for as long as it holds, or unmute it."""
         alert, snapshot = self.alert(), self.view.snapshot

@@ -29,6 +29,10 @@ KEPT_AT_FIRST = 5
 """How many captures are proposed to be kept."""
 
 
+_OF_ONE = frozenset({"go", "mark_first", "kernels", "compare", "baseline", "delete", "keep"})
+"""Actions that need a capture."""
+
+
 class CapturesScreen(SortedTable, LlmtopScreen):
     """One line a capture, the newest first; below, what there is to say of the chosen one."""
 
@@ -260,7 +264,9 @@ class CapturesScreen(SortedTable, LlmtopScreen):
     def refused_actions(self) -> frozenset[str]:
         """See `BoardScreen.refused_actions`: only captures with a verdict are compared."""
         capture = self._capture()
-        return super().refused_actions() | ({"compare"} if capture is not None and not capture.verdict else set())
+        if capture is None:
+            return super().refused_actions() | _OF_ONE
+        return super().refused_actions() | (frozenset() if capture.verdict else {"compare"})
 
     def action_kernels(self) -> None:
         """Open what ncu measured, where it lies beside the chosen capture."""

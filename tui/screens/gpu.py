@@ -133,5 +133,8 @@ class GpuScreen(LlmtopScreen):
 
     def action_gpu_number(self, number: str) -> None:
         """Move to the GPU of that number."""
+        before = self.view.selected
         if self.select_gpu(number):
+            if self.view.selected == before:
+                self.notify(f"GPU {number} is already open.")
             self.redraw()

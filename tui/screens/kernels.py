@@ -63,7 +63,7 @@ class KernelsScreen(ScrollingScreen):
 
     def command(self) -> str:
         """Return the command that shows the same in a shell."""
-        return f"llmtop kernel {(reports(self.path) or [self.path])[0]}"
+        return f"llmtop kernel {self._read[0][0] if self._read else self.path}"
 
     def lines(self, width: int) -> list[Row]:
         """Paint all of them."""

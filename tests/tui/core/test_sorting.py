@@ -135,7 +135,7 @@ async def test_the_ranks_are_sorted_by_click_and_key() -> None:
 async def test_where_there_is_nothing_to_sort_the_key_says_so() -> None:
     async with running(Held(scene(gpus=0, ranks=0, seconds=2)[-1]), (80, 24)) as (app, pilot):
         await pilot.press("O")
-        assert reply(app) == "This screen has no table to sort."
+        assert reply(app) == "There is no table to sort here."
 
 
 def test_the_grid_of_a_cluster_is_sorted_and_says_by_what() -> None:

@@ -305,7 +305,8 @@ async def test_at_every_size_nothing_is_wider_than_the_screen_and_the_line_in_qu
         await pilot.press("s" if moment is pictured.stacks else "c")
         shown = await shows(app, pilot, "▸")
         if moment is pictured.dialog and size[1] >= 24:
-            assert "nsys            pauses the training after a step, some 0.2 s" in shown
+            said = ", some 0.2 s to start and 0.5 s to stop" * (size[0] >= 120)
+            assert f"nsys            pauses the training after a step{said} " in shown
         for _ in range(10):
             await pilot.press("down")
             lines = text(app).splitlines()
