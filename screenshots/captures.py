@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,7 @@ def finished(app: Any) -> None:
         paused_seconds=[0.168, 0.503],
         step_seconds=StepTimes(before_p50=0.0571, slowest_during=0.6277, after_p50=0.0570),
     )
+    os.environ["USER"], socket.gethostname = "mira", lambda: "gpu-node-07"  # not those of this machine
     now.result = Result(_FOLDER, info, 5_130_000, _FOLDER / "trace.sqlite", report)
     now.state = "done"
     if now.watching is not None:

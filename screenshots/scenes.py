@@ -10,6 +10,8 @@ import functools
 import random
 from typing import Any
 
+from msgspec.structs import replace
+
 from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 
 GIB = 2**30
@@ -102,6 +104,17 @@ def _phases(dice: random.Random, slow: float) -> tuple[Phase, ...]:
     )
 
 
+_ON_A_GPU: dict[str, Any] = {
+    "gpu_idle_pct": 1.3,
+    "gpu_busy_pct": 98.7,
+    "gpu_busy_source": "events",
+    "memory_allocated_bytes": int(96.2 * GIB),
+    "memory_reserved_bytes": int(108.4 * GIB),
+    "mfu_pct": 41.3,
+}
+"""Figures of a training that only one on a GPU has."""
+
+
 def _rank(index: int, second: int, dice: random.Random, *, world: int, slow: float, gpus: bool) -> Rank:
     steps = []
     for number in range(9):
@@ -111,13 +124,14 @@ def _rank(index: int, second: int, dice: random.Random, *, world: int, slow: flo
             Step(index=second * 9 + number, started_at=started, seconds=seconds, interval_seconds=seconds)
         )
     step = second * 9 + 8
+    phases = _phases(dice, slow)
+    known = _ON_A_GPU | {"gpu_uuid": uuid(index)} if gpus else {}
     return Rank(
         pid=41_200 + index,
         host="gpu-node-07",
         rank=index,
         local_rank=index,
         world_size=world,
-        gpu_uuid=uuid(index) if gpus else None,
         command="train_gpt.py --config 7b.yaml",
         step=step,
         step_seconds=steps[-1].seconds,
@@ -126,18 +140,13 @@ def _rank(index: int, second: int, dice: random.Random, *, world: int, slow: flo
         step_seconds_p99=0.1702,
         tokens_per_s=147_800 + dice.gauss(0, 600),
         steps_per_s=9.02,
-        phases=_phases(dice, slow),
-        gpu_idle_pct=1.3,
-        gpu_busy_pct=98.7,
-        gpu_busy_source="events",
-        memory_allocated_bytes=int(96.2 * GIB),
-        memory_reserved_bytes=int(108.4 * GIB),
-        mfu_pct=41.3,
+        phases=phases if gpus else tuple(replace(one, gpu_seconds=None) for one in phases),
         total_steps=10_000,
         eta_seconds=(10_000 - step) * 0.111,
         metrics={"loss": 2.3 + 3.1 / (1 + step / 300) + dice.gauss(0, 0.02), "lr": 3.0e-4, "grad_norm": 0.84},
         new_steps=tuple(steps),
         capturable=("torch_profiler", "py_spy"),
+        **known,
     )
 
 

@@ -189,8 +189,8 @@ def _input_bound_alert(state: RankState) -> AlertText:
         else next_step(
             state,
             "input_bound",
-            "press s for the Python stacks of the data loader; with workers that start anew in each epoch, set "
-            "persistent_workers=True",
+            "press s for the Python stacks of the data loader; set persistent_workers=True if workers start anew "
+            "in each epoch",
         ),
         points=complete_clauses(
             f"waits for data {fmt.percent_text(evidence['dataload_host_pct'])} of the {step_noun(state)}",

@@ -383,7 +383,7 @@ FRAMES: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/postmortem/unpickle_child", r"", "dump.pickle is no flight-recorder dump and was not read: {}"),
     ("tui/app.py", r"^: this is the limit", "A sample every 0.1 s{}"),
     ("tui/panes/alert_rows.py", r"^no action needed$", "no alerts → {}"),
-    ("tui/panes/alert_rows.py", r"^(only|the GPU is idle|no GPU found)", "no alerts → {}"),
+    ("tui/panes/alert_rows.py", r"^(only|the GPU is idle|.* takes .* of the step)", "no alerts → {}"),
     ("tui/panes/alert_rows.py", r"^; press c", "no alerts → no action needed{}"),
     ("tui/panes/hidden_lines.py", r"^\+", "(last line of the table of GPUs) {}"),
     ("tui/panes/capture.py", r"^(analyse|export|record|stop)", "progress of a capture: {}"),

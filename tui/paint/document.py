@@ -49,8 +49,11 @@ def finding_rows(
     cursor = palette.cursor if is_chosen else palette.text
     style = alert_style.ink(finding, theme)
     row = Row(width).add(f" {glyphs.selected if is_chosen else ' '} ", cursor)
+    if is_chosen:
+        style += Style(bgcolor=cursor.bgcolor)
     row.add(f"{alert_style.mark(finding, theme)} {pad(finding.severity, 9)}", style)
-    row.add(pad(clean(finding.name), 20), palette.strong).add(pad(finding.share, 6, right=True), palette.text)
+    row.add(pad(clean(finding.name), 20), cursor if is_chosen else palette.strong)
+    row.add(pad(finding.share, 6, right=True), cursor)
     if not is_unfolded:
         return [row.add("  " + clip(clean(finding.summary), row.free_cells - 2), cursor)]
     lines = finding_lines(replace(finding, name=""), width - _INDENT, with_sign=False)

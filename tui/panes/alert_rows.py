@@ -18,6 +18,7 @@ from llmtop.model.snapshot import Alert, Rank, Snapshot
 from tui.core import keys
 from tui.paint import alert_style
 from tui.paint.rows import CellTheme, Row, clip
+from tui.panes import phase_bars
 from tui.state import process_ref
 from tui.state.view import View
 
@@ -112,11 +113,11 @@ def _no_alert_advice(view: View) -> str:
 def _untold(rank: Rank, view: View) -> str:
     """Return the largest part of the step that no rule judges; empty if there is none."""
     phases = [phase for phase in rank.phases if "/" not in phase.name]
-    whole = sum(phase.host_seconds for phase in phases) + (rank.outside_seconds or 0.0)
+    whole = phase_bars.step_seconds(rank, phase_bars.parts(rank), "host")
     if not view.gpus() and phases and whole > 0:
         longest = max(phases, key=lambda phase: phase.host_seconds)
         share = fmt.percent_text(100 * longest.host_seconds / whole)
-        return f"no GPU found; {fmt.printable(longest.name)} takes {share} of the step (host clock)"
+        return f"{fmt.printable(longest.name)} takes {share} of the step (host clock); no GPU found"
     if rank.gpu_busy_pct is not None and rank.gpu_busy_pct <= 100 - IDLE_PCT:
         return f"the GPU is idle {gpu_busy.idle_text(rank)} of the time, cause unknown"
     return ""

@@ -26,7 +26,7 @@ _STAGE_WORDS = {
     "prepare": "connect",
     "start": "start recording",
     "record": "record the steps",
-    "stop": "stop recording, write the file",
+    "stop": "stop, write the file",
     "export": "export, check the file",
     "analyse": "analyse the file",
 }

@@ -96,9 +96,10 @@ def _title(metric: Metric, gpu: Gpu, known: Sequence[Spread], width: int, theme:
     if known and width >= 56:
         mean = sum(one.mean for one in known) / len(known)
         low, high = min(one.low for one in known), max(one.high for one in known)
-        text = f"low {metric.axis(low)}  mean {metric.axis(mean)}  high {metric.axis(high)}"
-        if len(text) + 1 <= row.free_cells:
-            row.add_right(text, palette.dim, palette.text)
+        ends = f"low {metric.axis(low)}", f"high {metric.axis(high)}"
+        texts = "  ".join((ends[0], f"mean {metric.axis(mean)}", ends[1])), "  ".join(ends), ""
+        text = next(one for one in texts if len(one) + 1 <= row.free_cells or not one)
+        row.add_right(text, palette.dim, palette.text)
     elif len(metric.title) + 1 <= row.free_cells:
         row.add_right(metric.title, palette.dim, palette.text)
     return row.end(palette.text)

@@ -532,17 +532,18 @@ def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, roo
     return row
 
 
-def _spans(view: View) -> list[list[tuple[float, float, str, int]]]:
-    """Return the alerts of the span in rows without overlap; the most severe in the first."""
+def _spans(view: View) -> list[list[tuple[float, float, tuple[str, str], int]]]:
+    """Return the alerts of the span in rows without overlap: the most severe first, of these those that hold."""
     history, snapshot = view.history, view.snapshot
     if snapshot is None:
         return []
     start = history.end - history.seconds
     found = [one for one in history.alerts if one.until >= start and one.since <= history.end]
-    found.sort(key=lambda one: (-alert_style.alert_rank(one.alert), one.since))
-    lanes: list[list[tuple[float, float, str, int]]] = []
+    found.sort(key=lambda one: (-alert_style.alert_rank(one.alert), one.until < history.end, one.since))
+    lanes: list[list[tuple[float, float, tuple[str, str], int]]] = []
     for one in found:
-        words = f"{alert_style.alert_word(one.alert)} {alert_style.subject(one.alert, snapshot)}"
+        word = alert_style.alert_word(one.alert)
+        words = f"{word} {alert_style.subject(one.alert, snapshot)}", word
         entry = (max(one.since, start), min(one.until, history.end), words, alert_style.alert_rank(one.alert))
         apart = history.seconds / 40
         lane = next(
@@ -579,9 +580,8 @@ def _alerts(view: View, label: int, room: int, tall: int, width: int, theme: Cel
             style = (palette.info, palette.warning, palette.critical)[weight]
             left = last - first + 1
             sign = (glyphs.info, glyphs.warning, glyphs.critical)[weight] + glyphs.gauge_full
-            text = sign[:left]
-            if left >= len(words) + 4:
-                text = f"{sign} {words} "
+            name = next((one for one in words if left >= len(one) + 4), "")
+            text = f"{sign} {name} " if name else sign[:left]
             row.add(text + glyphs.gauge_full * (left - len(text)), style)
         rows.append(row)
     return rows

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from textwrap import wrap
+from typing import Final
 
 from llmtop import format as fmt
 from llmtop.model.signals import CHARTS
@@ -147,7 +149,7 @@ class AlertScreen(ScrollingScreen):
             self._entry(rows, "means", alert_style.sentence(alert) + rule.meaning, width)
             self._entry(rows, "holds if", f"{rule.condition}{_hold_text(rule.hold_seconds)}", width)
             self._entry(rows, "based on", rule.source, width)
-        evidence = "   ".join(f"{key} {_number(value)}" for key, value in alert.evidence.items())
+        evidence = "   ".join(measured_text(key, value) for key, value in alert.evidence.items())
         self._entry(rows, "evidence", evidence, width)
         if rule is not None and alert.gpu is not None:
             self._histories(rows, alert.gpu, rule.fields, width)
@@ -193,7 +195,24 @@ def _hold_text(seconds: float) -> str:
     return f"; for {seconds:g} s" if seconds else ""
 
 
-def _number(value: object) -> str:
-    if isinstance(value, float):
-        return fmt.figure(value)
-    return fmt.printable(str(value))
+_UNITS: Final[tuple[tuple[str, Callable[[float], str]], ...]] = (
+    ("_bytes_per_s", fmt.rate),
+    ("_bytes", fmt.size),
+    ("_seconds", fmt.duration),
+    ("_watts", fmt.watts),
+    ("_pct", lambda value: f"{fmt.number(value, 1).removesuffix('.0')} %"),
+    ("_mhz", lambda value: fmt.number(value, 0, " MHz")),
+    ("_c", lambda value: fmt.number(value, 0, " °C")),
+)
+"""How the names of evidence end, and how their numbers are written."""
+_CAPITALS = frozenset({"gpu", "sm", "dram", "cpu", "pcie", "nccl"})
+
+
+def measured_text(key: str, value: object) -> str:
+    """Return one number of an alert's evidence in words: "power 120 W" for power_watts."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    suffix, write = next((one for one in _UNITS if number and key.endswith(one[0])), ("", None))
+    name = " ".join(word.upper() if word in _CAPITALS else word for word in key.removesuffix(suffix).split("_"))
+    if write is not None and isinstance(value, (int, float)):
+        return f"{name} {write(value)}"
+    return f"{name} {fmt.figure(value) if isinstance(value, float) else fmt.printable(str(value))}"

@@ -290,6 +290,10 @@ class MainScreen(SortedTable, LlmtopScreen):
             position = position % len(gpus) if abs(step) == 1 else min(max(position, 0), len(gpus) - 1)
         self.view.selected, self.view.rank_pid = gpus[position].uuid, None
 
+    def refused_actions(self) -> frozenset[str]:
+        """See `BoardScreen.refused_actions`: with one training process there is no next one."""
+        return super().refused_actions() | (frozenset() if len(self.view.ranks()) > 1 else {"next_rank"})
+
     def action_next_rank(self, step: int) -> None:
         """Show the steps of the training process that is `step` places further."""
         ranks_now = self.view.ranks()

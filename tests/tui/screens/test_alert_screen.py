@@ -46,7 +46,9 @@ async def test_an_alert_is_explained_with_its_numbers_and_the_next_step(
         assert "GPU 3" in shown
         if size[1] >= 24:
             assert "util at least 95 %" in " ".join(shown.split())
-            assert "power_watts 120" in " ".join(shown.split())
+            said = " ".join(shown.split())
+            assert "power 120 W" in said
+            assert "_watts" not in said
             assert "py-spy" in shown or "stacks" in shown
         await pilot.press("q")
         await pilot.pause()
