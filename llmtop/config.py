@@ -241,7 +241,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
     captures: (
         Annotated[
-            list[Literal["taken", "ago", "engine", "whom", "verdict", "step", "steps", "size", "command"]],
+            list[Literal["taken", "ago", "engine", "target", "verdict", "step", "steps", "size", "command"]],
             Meta(min_length=1, description="a list of column titles as the list of captures has them"),
         ]
         | None

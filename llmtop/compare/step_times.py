@@ -170,5 +170,5 @@ def factor_text(before: float, after: float) -> str:
     if small >= NEXT_TO_NOTHING * large:
         return ""
     if before > after:
-        return "−100 %" if small <= 0 else "nearly −100 %"
+        return "-100%" if small <= 0 else "nearly -100%"
     return "from 0" if small <= 0 else "from nearly 0"

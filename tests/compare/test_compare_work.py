@@ -193,7 +193,7 @@ def test_what_comes_from_nothing_is_told_in_words(tmp_path: Path) -> None:
     there, back = compare_reports(waiting(10), waiting(9_565)), compare_reports(waiting(9_565), waiting(10))
     row = next(row for row in there.phases if row.name == "dataload, host")
     assert (row.told, row.change_pct) == ("from nearly 0", None)
-    assert next(row for row in back.phases if row.name == "dataload, host").told == "nearly −100 %"
+    assert next(row for row in back.phases if row.name == "dataload, host").told == "nearly -100%"
     part = next(row for row in there.parts if row.name == "waiting for input")
     assert part.told == "from nearly 0"
     for found in (there, back):

@@ -36,7 +36,7 @@ COLUMNS: tuple[Column[StoredCapture], ...] = (
         "engine", 14, 2, lambda one, _: fmt.printable(one.engine, 14), lambda one, _: one.engine, numeric=False
     ),
     Column(
-        "whom",
+        "target",
         12,
         4,
         lambda one, _: fmt.printable(one.target_text, 12),
@@ -130,7 +130,8 @@ def line(
     palette = theme.palette
     style: Style = palette.cursor if chosen else palette.text
     around = ColumnContext({}, now)
-    row = Row(width).add(theme.glyphs.selected if chosen else " ", style).add(f" {sign} ", palette.info)
+    ground = Style(bgcolor=style.bgcolor) if chosen else Style()
+    row = Row(width).add(theme.glyphs.selected if chosen else " ", style).add(f" {sign} ", palette.info + ground)
     for column in columns:
         text = column.text(capture, around)
         row.add(pad(text, column.width or row.free_cells, right=column.numeric), style).add(" " * _GAP, style)

@@ -249,7 +249,8 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
         ("the run" if one.name == "run" else one.name, fmt.duration(one.step_seconds_p50), "")
         for one in rank.windows[1:]
     ]
-    if steps_now and gpu_busy.idle_cell(rank) != fmt.DASH:
+    is_known = gpu_busy.idle_pct(rank) is not None
+    if steps_now and (gpu_busy.idle_cell(rank) != fmt.DASH if is_known else view.gpus()):
         figures.append(("GPU", *_idle(rank)))
     if steps_now and rank.mfu_pct is not None:
         figures.append(("MFU", f"{'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}", ""))
