@@ -10,8 +10,6 @@ import functools
 import random
 from typing import Any
 
-from msgspec.structs import replace
-
 from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 
 GIB = 2**30
@@ -93,12 +91,12 @@ _PHASES = (
 )
 
 
-def _phases(dice: random.Random, slow: float) -> tuple[Phase, ...]:
+def _phases(dice: random.Random, slow: float, *, gpus: bool) -> tuple[Phase, ...]:
     return tuple(
         Phase(
             name=name,
             host_seconds=host * dice.gauss(1, 0.01) * (slow if name == "forward" else 1),
-            gpu_seconds=gpu * dice.gauss(1, 0.01),
+            gpu_seconds=gpu * dice.gauss(1, 0.01) if gpus else None,
         )
         for name, host, gpu in _PHASES
     )
@@ -124,7 +122,6 @@ def _rank(index: int, second: int, dice: random.Random, *, world: int, slow: flo
             Step(index=second * 9 + number, started_at=started, seconds=seconds, interval_seconds=seconds)
         )
     step = second * 9 + 8
-    phases = _phases(dice, slow)
     known = _ON_A_GPU | {"gpu_uuid": uuid(index)} if gpus else {}
     return Rank(
         pid=41_200 + index,
@@ -140,7 +137,7 @@ def _rank(index: int, second: int, dice: random.Random, *, world: int, slow: flo
         step_seconds_p99=0.1702,
         tokens_per_s=147_800 + dice.gauss(0, 600),
         steps_per_s=9.02,
-        phases=phases if gpus else tuple(replace(one, gpu_seconds=None) for one in phases),
+        phases=_phases(dice, slow, gpus=gpus),
         total_steps=10_000,
         eta_seconds=(10_000 - step) * 0.111,
         metrics={"loss": 2.3 + 3.1 / (1 + step / 300) + dice.gauss(0, 0.02), "lr": 3.0e-4, "grad_norm": 0.84},

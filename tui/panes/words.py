@@ -36,7 +36,8 @@ def standing_word(rank: Rank, theme: CellTheme) -> str:
     """Return why a running rank makes no steps, by what the rank itself reports; "" while it makes some."""
     stuck = open_collective(rank)
     if stuck is not None:
-        return f"waits {theme.glyphs.dot} {fmt.printable(stuck.operation or 'a collective')}"
+        name = (stuck.operation or "").rpartition(":")[2]  # "nccl:all_reduce"
+        return f"waits {theme.glyphs.dot} {fmt.printable(name) or 'a collective'}"
     return f"no {rank.kind} yet" if rank.step is None else ""
 
 

@@ -20,8 +20,8 @@ from tui.panes import node_table, rank_table, time_line
 from tui.panes.header_footer import header
 
 LOOK = LOOKS["mono"]
-STANDS_STILL = {"STALLED", "STOPPED", "PAUSED", "GONE", "HUNG", "waits"}
-"""First words of states beside which a rate or an idle share would be of earlier steps."""
+STANDS_STILL = {"STALLED", "STOPPED", "PAUSED", "GONE", "HUNG", "waits . all_reduce"}
+"""States beside which a rate or an idle share would be of earlier steps."""
 RATE = re.compile(r"\d[\d.]*[kM]? (?:tokens|samples|steps)/s|left\b")
 
 
@@ -55,8 +55,8 @@ def _rank_states() -> Iterator[tuple[str, Snapshot]]:
             id=alert_id, severity="warning", since=busy.time, summary="why", gpu=card.uuid, pid=first.pid
         )
         yield BOTTLENECKS[alert_id].badge, replace(busy, alerts=(raised,))
-    open_one = CollectiveCount(group="default", enqueued=8, completed=7, operation="all_reduce")
-    yield "waits", _with_ranks(busy, replace(first, collectives=(open_one,)))
+    open_one = CollectiveCount(group="default", enqueued=8, completed=7, operation="nccl:all_reduce")
+    yield "waits . all_reduce", _with_ranks(busy, replace(first, collectives=(open_one,)))
     yield "ok", _with_ranks(busy, replace(first, gpu_busy_pct=99.8, gpu_busy_bound=True))
     yield "ok", _with_ranks(busy, replace(first, lost=12))
     new = Rank(pid=first.pid, host=first.host, gpu_uuid=card.uuid, rank=0, job=first.job)
@@ -131,7 +131,7 @@ def test_no_value_of_a_row_of_the_ranks_screen_contradicts_its_state() -> None:
 
 async def test_a_job_of_several_has_no_rate_while_one_of_its_ranks_stands_still() -> None:
     busy, _card, first = _busy()
-    open_one = CollectiveCount(group="default", enqueued=8, completed=7, operation="all_reduce")
+    open_one = CollectiveCount(group="default", enqueued=8, completed=7, operation="nccl:all_reduce")
     for collectives, rates in (((), 2), ((open_one,), 1)):
         waiting = replace(first, pid=first.pid + 1, rank=1, collectives=collectives)
         other = replace(first, pid=first.pid + 2, job="other.py · :29501")
