@@ -40,6 +40,8 @@ class RankProcess:
     def __init__(self, run_folder: Path, name: folder.FileName) -> None:
         self.folder = run_folder
         self.name = name
+        self._lost_bytes = 0
+        """Of files of the last minutes that have no whole member."""
 
     def use_facts(self, facts: index.ProcessFacts) -> None:
         """Take what the index has of this process instead of its files."""
@@ -87,8 +89,9 @@ class RankProcess:
     @cached_property
     def last_files(self) -> list[RunFile]:
         """The files of its last minutes, the older one first."""
-        found = [file for ending in folder.LAST if (file := self._read(ending)) is not None and file.members]
-        return sorted(found, key=lambda file: file.members[-1].last)
+        found = [file for ending in folder.LAST if (file := self._read(ending)) is not None]
+        self._lost_bytes = sum(file.damaged_bytes for file in found if not file.members)
+        return sorted((file for file in found if file.members), key=lambda file: file.members[-1].last)
 
     @cached_property
     def start(self) -> records.Start | None:
@@ -159,7 +162,7 @@ class RankProcess:
     @cached_property
     def damaged_bytes(self) -> int:
         """How many bytes of its files cannot be read."""
-        return sum(file.damaged_bytes for file in self._files())
+        return sum(file.damaged_bytes for file in self._files()) + self._lost_bytes
 
     def minutes(self) -> Iterator[tuple[records.Names, records.Minute]]:
         """Yield its minutes, oldest first, with what their rows are of."""

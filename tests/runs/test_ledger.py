@@ -102,12 +102,12 @@ def test_without_a_checkpoint_all_steps_of_a_killed_start_are_lost(tmp_path: Pat
 def test_files_that_cannot_be_read_are_of_unknown_time(tmp_path: Path) -> None:
     train(tmp_path / "runs")
     for path in (tmp_path / "runs").glob("*/*.*"):
-        path.write_bytes(bytes(3000))
+        path.write_bytes(bytes(4500))
     (run,) = store.list_runs(tmp_path / "runs")
     assert set(ledger.ledger_of(run).seconds.values()) == {0.0}
     shown = " ".join(llmtop("runs", "show", env=environment(LLMTOP_RUNS=str(tmp_path / "runs"))).stdout.split())
     assert "files that cannot be read, 1 rank" in shown
-    assert "k bytes of the files cannot be read" in shown
+    assert "9.00k bytes of the files cannot be read" in shown
 
 
 def test_a_run_is_found_by_its_name_its_id_and_as_the_newest(tmp_path: Path) -> None:
