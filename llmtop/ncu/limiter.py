@@ -476,14 +476,14 @@ def _idle_text(kernel: KernelProfile) -> str:
     if idle is None or idle < IDLE_SM_PCT:
         return ""
     why = "blocks differ in length"
-    if seconds and seconds < _SHORT_S:
+    if seconds and seconds < SHORT_S:
         why = "so short a kernel mostly starts and ends"
     elif (kernel.waves or 1.0) < 1.0:
         why = "blocks differ in length or are too few"
     return f" The mean SM has no block for {percent_text(idle)} of the time: {why}."
 
 
-_SHORT_S = 10e-6
+SHORT_S = 10e-6
 """Start and end of a kernel take 2 to 3 µs on current GPUs: an empty one lasts that long under ncu."""
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from llmtop.naming.kernel_names import KernelKind, kind_of, matrix_type
+from llmtop.ncu.limiter import SHORT_S
 from llmtop.report.device_time import GemmTime
 from llmtop.report.model import KernelTime, KernelVariant
 
 _PRODUCTS: tuple[KernelKind, ...] = ("GEMM", "convolution")
-SHORT_S = 10e-6
-"""Mean seconds of a call. Start and end of a kernel take 2 to 3 µs on current GPUs, and a product that takes 10 µs
-in fp32 has 3 µs of arithmetic left in TF32."""
 _KNOWN = 0.5
 """Share of the products' time whose shapes must be known to tell what limits the rest."""
 
