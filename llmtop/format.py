@@ -22,6 +22,9 @@ containers), once for each file before it."""
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _RATES = ("B", "kB", "MB", "GB", "TB", "PB")
 _DECIMAL = ("", "k", "M", "G", "T", "P")
+_FLOPS = tuple(f"{prefix}FLOP" for prefix in _DECIMAL)
+_FEW_FLOPS = 1e11
+"""FLOP/s from which a rate has the unit of datasheets, TFLOP/s."""
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 _STYLES = re.compile("(\x1b\\[[0-9;]*m)")
 
@@ -45,7 +48,7 @@ def number(value: float | None, digits: int = 0, unit: str = "") -> str:
 
 def figure(value: float | None) -> str:
     """Return a number without a unit, with four significant digits."""
-    return DASH if value is None or _absent(value) else f"{value + 0.0:.4g}"
+    return DASH if value is None or _absent(value) else plain(value, 4)
 
 
 def plain(value: float, digits: int) -> str:
@@ -94,6 +97,13 @@ def rate(value: float | None) -> str:
     """Bytes per second in decimal units, as links and disks are rated: "55.9 GB/s"."""
     text = _scale_text(value, 1000.0, _RATES, " ")
     return text if text == DASH else text + "/s"
+
+
+def flop_rate(flops_per_s: float) -> str:
+    """Return a rate of arithmetic: "4.975 TFLOP/s", "88.5 MFLOP/s"."""
+    if flops_per_s >= _FEW_FLOPS:
+        return f"{figure(flops_per_s / 1e12)} TFLOP/s"
+    return _scale_text(flops_per_s, 1000.0, _FLOPS, " ") + "/s"
 
 
 def count(value: float | None) -> str:

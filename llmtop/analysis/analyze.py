@@ -198,6 +198,7 @@ def _build_report(
             straggler=_straggler_text(found),
             on_cpu=host_time_text(measured.host_operators, measured.operator_free_pct),
             plain=measured.situation.plain and not measured.situation.python,
+            once=measured.runs_once,
         ),
         second=judgement.second,
         at_border=judgement.at_border,

@@ -36,6 +36,8 @@ from llmtop.model.severity import Severity, severity_rank
 from llmtop.naming.phase_names import role_of
 from llmtop.report.advice.communication import ONE_RANK
 from llmtop.report.advice.table import (
+    NOTHING_RECORDED,
+    NOTHING_RECORDED_NEXT,
     RECORDS_LOST,
     FindingId,
     Situation,
@@ -118,6 +120,12 @@ class Measurements:
         )
 
     @property
+    def runs_once(self) -> bool:
+        """Return True if a CUDA program launched each of its kernels once: it has no steps."""
+        where = self.situation
+        return where.plain and not where.python and all(kernel.count == 1 for kernel in self.kernels)
+
+    @property
     def is_one_rank(self) -> bool:
         """Return True if one rank of several is in the capture: it waits for communication, and no other is
         there."""
@@ -187,7 +195,14 @@ _OF_THE_WORK: Final = ("fp32_matrix", "unfused_attention", "elementwise", "copie
 def _findings_without_steps(measured: Measurements) -> list[Finding]:
     """Findings on the device's work that need no steps. None is about idle time, and none is critical."""
     copies = _pageable_copies_finding(measured)
-    work = [finding for finding in _work_findings(measured) if finding.id in _OF_THE_WORK]
+    timeline = measured.judgement.timeline
+    busy = 0.0 if timeline is None else timeline.share(timeline.ns_in_steps(timeline.busy)) / 100
+    # Their shares are of the device's time: of a GPU that hardly works all of it is little.
+    work = [
+        finding
+        for finding in _work_findings(measured)
+        if finding.id in _OF_THE_WORK and (finding.share_pct or 0.0) * busy >= LEAST_REPORTED_PCT
+    ]
     # What a program sends while it starts are its weights.
     starts = measured.judgement.one_off_pct >= BORDER_PCT
     losses = [] if starts else _loss_findings(measured)
@@ -226,13 +241,18 @@ def _records_lost_findings(measured: Measurements) -> list[Finding]:
     judged = measured.judgement.timeline
     for row in measured.missing.values():
         mine = [timeline for timeline in measured.timelines if timeline.process == row.process]
-        gpus = ", ".join(f"GPU {timeline.device}" for timeline in mine) or "its GPU"
+        gpus = ", ".join(f"GPU {timeline.device}" for timeline in mine)
         threads = ", ".join(str(thread) for thread in row.threads[:3])
         summary = (
             f"{measured.tool} did not record {count(row.missing)} of the {count(row.launched)} kernels that pid "
             f"{pid_text(row.process)} launched ({percent_text(row.missing_pct, 1)}): {gpus} looks idle while "
             "they ran."
         )
+        if not mine:
+            summary = (
+                f"{measured.tool} recorded nothing of the GPU, although pid {pid_text(row.process)} launched "
+                f"{count(row.launched)} kernels."
+            )
         evidence: dict[str, Any] = {
             "pid": row.process,
             "launched": row.launched,
@@ -240,11 +260,12 @@ def _records_lost_findings(measured: Measurements) -> list[Finding]:
             "launched_by_threads": threads,
         }
         severity: Severity = "critical" if judged is None or judged.process == row.process else "warning"
-        found.append(
-            _finding_with_advice(
-                RECORDS_LOST, severity, None, summary, evidence, command=measured.command, where=measured.situation
-            )
+        lost = _finding_with_advice(
+            RECORDS_LOST, severity, None, summary, evidence, command=measured.command, where=measured.situation
         )
+        if not mine:
+            lost = msgspec.structs.replace(lost, fix=NOTHING_RECORDED, next=NOTHING_RECORDED_NEXT)
+        found.append(lost)
     return found
 
 
@@ -258,6 +279,8 @@ def _unknown_finding(measured: Measurements) -> Finding:
     confirm = "the next report has whole steps that take the same time each"
     where = measured.situation
     fix = good_capture(measured.framework, plain=where.plain and not where.python)
+    if measured.runs_once:
+        return msgspec.structs.replace(found, fix="", next="", confirm="")
     return msgspec.structs.replace(found, fix=fix, confirm=confirm)
 
 
@@ -272,7 +295,9 @@ def _nonrecurring_finding(measured: Measurements) -> Finding | None:
     evidence |= {f"{cause}_pct": timeline.share(gaps.total(cause)) for cause in setup}
     evidence["longest"] = longest_setup(timeline) or None
     words = f"{BOTTLENECKS[ONE_OFF].heading}: {percent_text(share, 1)} of the capture, not counted in the shares."
-    return _finding_with_advice(ONE_OFF, "info", share, words, evidence, where=measured.situation)
+    return _finding_with_advice(
+        ONE_OFF, "info", share, words, evidence, where=measured.situation, command=measured.command
+    )
 
 
 def _loss_findings(measured: Measurements) -> list[Finding]:
@@ -549,9 +574,8 @@ def _pageable_copies_finding(measured: Measurements) -> Finding | None:
     share = timeline.share(timeline.ns_in_steps(timeline.pageable_copies))
     if row.largest_bytes < 1 << 20 or share < 1.0 or (not timeline.counted and sends_weights(timeline)):
         return None
-    summary = (
-        f"{count(row.count)} {'copy' if row.count == 1 else 'copies'} {row.direction} from or to pageable memory"
-    )
+    way = {"host-to-device": "from", "device-to-host": "to"}.get(row.direction, "from or to")
+    summary = f"{count(row.count)} {'copy' if row.count == 1 else 'copies'} {row.direction} {way} pageable memory"
     summary += f", {rate(row.gb_per_s * 1e9)}." if row.gb_per_s is not None else "."
     evidence = {"count": row.count, "bytes": row.bytes, "gb_per_s": row.gb_per_s, "copies_pct": share}
     # No share of its own: what of these copies nothing else hides counts as h2d_bound already.

@@ -32,17 +32,21 @@ _GOOD_PLAIN_CAPTURE: Final = (
     f"{_STEADY}: an NVTX range around each repetition (nvtxRangePush, nvtxRangePop), several of them in the "
     "capture."
 )
+_RUNS_ONCE: Final = "Each kernel ran once, so there is no step to judge; the tables show where the time went."
 _WORTH_PCT: Final = 1.0
 """Share of the steps. One-off work below it is not mentioned."""
 
 
-def good_capture(framework: model.Framework | None, *, plain: bool) -> str:
+def good_capture(framework: model.Framework | None, *, plain: bool, once: bool = False) -> str:
     """Return the advice for a capture without steady steps.
 
     Args:
         framework: whose program it is of; None: PyTorch's, or none.
         plain: whether it is a CUDA program without Python.
+        once: whether that program launched each of its kernels once.
     """
+    if once:
+        return _RUNS_ONCE
     return _GOOD_PLAIN_CAPTURE if plain else _GOOD_CAPTURE[framework]
 
 
@@ -55,6 +59,7 @@ def verdict_sentence(
     straggler: str = "",
     on_cpu: str = "",
     plain: bool = False,
+    once: bool = False,
 ) -> str:
     """Return the verdict with its numbers, further causes close to it, and whether it is reliable.
 
@@ -65,12 +70,13 @@ def verdict_sentence(
         missing: kernels that were launched but not recorded, by pid.
         straggler: the sentence on the rank that the others wait for, which then leads; "" where there is none.
         on_cpu: where the CPU's time goes, in a capture without GPU activity; "" where it is not known.
+        plain, once: as in `good_capture`.
     """
     timeline = judgement.timeline
     if timeline is None:
         return f"unknown: no GPU activity recorded: no verdict.{on_cpu and ' '}{on_cpu}"
     if judgement.lacks:
-        text = f"unknown: {judgement.lacks}: no verdict. {good_capture(trace.framework, plain=plain)}"
+        text = f"unknown: {judgement.lacks}: no verdict. {good_capture(trace.framework, plain=plain, once=once)}"
         return text + _unreliable_text(missing.get(timeline.process))
     over = counted(timeline.counted, "whole step") if timeline.counted else timeline.extent_text
     if not judgement.correction.reason:

@@ -101,6 +101,7 @@ def _device(snapshot: MemorySnapshot, living: LiveBlocks) -> MemoryDevice:
         loss_peak_bytes=None if curve is None else living.loss_bytes(),
         batch_peak_bytes=None if curve is None else living.batch_bytes(),
         optimizer_temporary_peak_bytes=None if curve is None else living.optimizer_temporary_bytes(),
+        optimizer_temporary_saving_bytes=None if curve is None else living.optimizer_temporary_saving(),
         kept_by_forward=curve is None or living.is_kept_by_forward(),
         attention_peak_bytes=None if curve is None else living.attention_bytes(),
         backward_seen=living.has_backward,

@@ -243,11 +243,14 @@ def _state_words(holds: dict[str, int]) -> str:
 def _whatever_the_batch(device: MemoryDevice, activations: int, copies: int) -> list[MemoryFinding]:
     """Findings that a smaller batch does not change: temporaries of the optimizer, and copies of weights."""
     short = device.optimizer_temporary_peak_bytes or 0
+    saved = device.optimizer_temporary_saving_bytes
+    saved = short if saved is None else saved
+    peak = f", and the peak is then {size(_most(device) - saved)}, elsewhere" if saved < short else ""
     return [
         _saves(
             "optimizer_temporaries",
-            short,
-            f"Temporaries of the optimizer's step hold {size(short)} at the peak: a fused one has none.",
+            saved,
+            f"Temporaries of the optimizer's step hold {size(short)} at the peak: a fused one has none{peak}.",
             "torch.optim.AdamW(..., fused=True), or foreach=False: the foreach form makes temporaries as large as "
             "all weights of a group. A smaller batch does not change them",
         ),

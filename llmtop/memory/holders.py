@@ -115,13 +115,16 @@ def ends_autocast(stack: Stack) -> bool:
     return CACHE_CLEARED in stack
 
 
-_ATTENTION: Final = ("softmax", "_softmax", "scaled_dot_product_attention")
+_SOFTMAX: Final = ("softmax", "_softmax")
+_ATTENTION: Final = "dot_product_attention"
+"""Part of the name of a function, as scripts wrap torch's own: annotated_scaled_dot_product_attention."""
 
 
 def is_of_attention(stack: Stack) -> bool:
-    """Return True if the softmax of attention that is not fused made it: scores for each pair of positions."""
+    """Return True if attention that is not fused made it, or its softmax: scores for each pair of positions."""
     return not is_of_loss(stack) and any(
-        frame.function in _ATTENTION and not frame.file.endswith("/torch/nn/modules/activation.py")
+        (frame.function in _SOFTMAX or _ATTENTION in frame.function)
+        and not frame.file.endswith("/torch/nn/modules/activation.py")
         for frame in stack
     )
 

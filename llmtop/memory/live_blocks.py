@@ -283,8 +283,26 @@ class LiveBlocks:
 
     def optimizer_temporary_bytes(self) -> int:
         """Return the bytes at the peak that an optimizer's step allocated and frees before it ends."""
-        return sum(
-            piece.bytes
+        return sum(piece.bytes for piece in self._optimizer_temporaries())
+
+    def optimizer_temporary_saving(self) -> int:
+        """Return by how much the peak falls without these: as far as the next one, which may lie in another
+        phase."""
+        temporary = self._optimizer_temporaries()
+        if self.curve is None or not temporary:
+            return 0
+        held = np.zeros(len(self.curve.allocated) + 1, dtype=np.int64)
+        for piece in temporary:
+            # The curve's first value is before the first event.
+            held[piece.row + 1] += piece.bytes
+            freed = self.lives.freed.get(piece.row, NOT_FREED)
+            held[freed + 1 if freed != NOT_FREED else -1] -= piece.bytes
+        without = self.curve.allocated - np.cumsum(held)[:-1]
+        return int(self.curve.allocated.max() - without.max())
+
+    def _optimizer_temporaries(self) -> list[Piece]:
+        return [
+            piece
             for piece in self.pieces
             if piece.at_peak
             and piece.holder == "temporaries"
@@ -292,7 +310,7 @@ class LiveBlocks:
             and is_of_optimizer(
                 self.stacks.maker(piece.stack), self.phases.role(self.phases.at(self._times[piece.row]))
             )
-        )
+        ]
 
     def is_kept_by_forward(self) -> bool:
         """Return True if the forward pass keeps its results, as it does for a backward pass: those of each
@@ -307,7 +325,7 @@ class LiveBlocks:
         return 2 * repeated > sum(bytes_of.values())
 
     def attention_bytes(self) -> int:
-        """Return the bytes at the peak that a softmax of attention allocated."""
+        """Return the bytes at the peak that attention of single operators, or its softmax, allocated."""
         stacks = self.stacks.stacks
         scores = {number for number in {piece.stack for piece in self.pieces} if is_of_attention(stacks[number])}
         return sum(piece.bytes for piece in self.pieces if piece.at_peak and piece.stack in scores)

@@ -139,6 +139,8 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes at the peak that grow with the batch: activations, and temporaries that are no copy of weights."""
     optimizer_temporary_peak_bytes: int | None = None
     """Bytes at the peak that the optimizer's step allocated and frees before it ends."""
+    optimizer_temporary_saving_bytes: int | None = None
+    """Bytes by which the peak falls without these: as far as the next one."""
     kept_by_forward: bool = True
     """True if most activations of the peak lie in lines that hold four blocks or more each, one a layer:
     without gradients a line holds one or two."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmtop.document.model import Block, Document, Finding, Heading, Paragraph, Table, columns
-from llmtop.format import counted, duration, figure, percent_text
+from llmtop.format import counted, duration, figure, flop_rate, percent_text, rate
 from llmtop.ncu.judge import KernelJudgement, NcuReport
 from llmtop.ncu.roofline import RooflinePoint
 
@@ -42,11 +42,12 @@ def _kernel(kernel: KernelJudgement) -> list[Block]:
         for reading in kernel.readings
         if reading.poor
     ]
+    limited_by = "Limit unknown" if kernel.limiter == "unknown" else f"Limited by {kernel.word}"
     rows = [(reading.name, reading.text) for reading in kernel.readings if not reading.poor]
     return [
         Heading(kernel.kernel),
         Paragraph(about, "dim"),
-        Finding("warning", f"Limited by {kernel.word}: {kernel.sentence}", todo=kernel.todo),
+        Finding("warning", f"{limited_by}: {kernel.sentence}", todo=kernel.todo),
         Paragraph(_no_place(kernel) if point is None else _roofline(point), is_item=True),
         *poor,
         Table("", columns(("counter", "value"), cut="never"), rows, most=len(rows)),
@@ -79,8 +80,8 @@ def _roofline(point: RooflinePoint) -> str:
         else ""
     )
     return (
-        f"roofline: {figure(point.flops_per_s / 1e12)} TFLOP/s in {point.dtype} ({pipe}) {moved}, "
-        f"{figure(point.bytes_per_s / 1e12)} TB/s of device memory: {percent_text(point.roof_pct, 1)} of the "
+        f"roofline: {flop_rate(point.flops_per_s)} in {point.dtype} ({pipe}) {moved}, "
+        f"{rate(point.bytes_per_s)} of device memory: {percent_text(point.roof_pct, 1)} of the "
         f"{point.under} roof at the clocks it ran at ({point.peak_flops_per_s / 1e12:.0f} TFLOP/s, "
         f"{point.peak_bytes_per_s / 1e12:.2f} TB/s){sheet}."
     )

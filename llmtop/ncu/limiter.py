@@ -404,7 +404,7 @@ def _compute(kernel: KernelProfile, units: _Units) -> Limiter:
     pipe, share = _busiest_pipe(kernel)
     issue = issue_pct(kernel)
     memory = percent_text(units.memory)
-    if issue and share < BUSY_PCT and units.tensor < BUSY_PCT and issue >= _SAME * units.sm:
+    if issue and round(share) < BUSY_PCT and units.tensor < BUSY_PCT and issue >= _SAME * units.sm:
         busiest = f" (the busiest, {pipe}, {percent_text(share)})" if pipe else ""
         words = (
             f"{percent_text(issue)} of the slots for instructions are used, and no pipe is busy for "

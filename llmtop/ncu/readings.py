@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from llmtop.format import figure, percent_text, size
+from llmtop.format import percent_text, rate, size
 from llmtop.ncu.chosen import sectors_text, stall_groups
 from llmtop.ncu.limiter import ACHIEVED, BUSY_PCT, IDLE_SM_PCT, PRODUCTS_PCT, is_product, stall_text
 from llmtop.ncu.profile import SECTOR_BYTES, KernelProfile
@@ -55,21 +55,25 @@ def readings(kernel: KernelProfile) -> tuple[CounterReading, ...]:
     return tuple(reading for part in parts for reading in part(kernel))
 
 
+_SM, _MEMORY = "sm__throughput.avg", "gpu__compute_memory_throughput.avg"
+
+
 def busy(kernel: KernelProfile) -> bool:
     """Return True if some unit is used for as much as can be asked of it."""
-    sm = kernel.number("sm__throughput.avg" + _PCT) or 0.0
-    memory = kernel.number("gpu__compute_memory_throughput.avg" + _PCT) or 0.0
+    sm = kernel.number(_SM + _PCT) or 0.0
+    memory = kernel.number(_MEMORY + _PCT) or 0.0
     return max(sm, memory) >= BUSY_PCT
 
 
 def _throughput(kernel: KernelProfile) -> Iterator[CounterReading]:
     """Speed of light: compute and memory, of which one at least should be busy; then the levels of memory."""
-    low = not busy(kernel)
+    both = all(kernel.number(counter + _PCT) is not None for counter in (_SM, _MEMORY))
+    low = both and not busy(kernel)
     told = f"{BUSY_PCT:.0f} % or more of compute or of memory"
     todo = "see occupancy, stalls and grid: there is too little in flight"
     for name, counter in (
-        ("compute (SM) throughput", "sm__throughput.avg"),
-        ("memory throughput", "gpu__compute_memory_throughput.avg"),
+        ("compute (SM) throughput", _SM),
+        ("memory throughput", _MEMORY),
     ):
         value = kernel.number(counter + _PCT)
         if value is not None:
@@ -78,9 +82,9 @@ def _throughput(kernel: KernelProfile) -> Iterator[CounterReading]:
                 value=value,
                 unit="%",
                 text=percent_text(value, 1),
-                threshold=told,
+                threshold=told if both else "",
                 poor=low,
-                source=_SOL,
+                source=_SOL if both else "",
                 todo=todo if low else "",
             )
     moved = kernel.number("dram__bytes.sum.per_second")
@@ -91,7 +95,7 @@ def _throughput(kernel: KernelProfile) -> Iterator[CounterReading]:
     ):
         value = kernel.number(counter)
         if value is not None:
-            decimal = f", {figure(moved / 1e12)} TB/s" if moved is not None else ""
+            decimal = f", {rate(moved)}" if moved is not None else ""
             more = decimal if name.startswith("DRAM") else ""
             yield CounterReading(name=name, value=value, unit="%", text=percent_text(value, 1) + more)
 
@@ -103,11 +107,11 @@ def _bytes(kernel: KernelProfile) -> Iterator[CounterReading]:
     for way in ("read", "write"):
         moved = kernel.number(f"dram__bytes_{way}.sum")
         if moved is not None:
-            rate, share = (
+            per_second, share = (
                 kernel.number(f"dram__bytes_{way}.sum{end}")
                 for end in (".per_second", ".pct_of_peak_sustained_elapsed")
             )
-            text = size(moved) + (f", {figure(rate / 1e9)} GB/s" if rate is not None else "")
+            text = size(moved) + (f", {rate(per_second)}" if per_second is not None else "")
             text += f", {percent_text(share, 1)} of the peak" if share is not None else ""
             yield CounterReading(name=f"DRAM {way}", value=moved, unit="bytes", text=text)
     sectors = sectors_text(kernel)

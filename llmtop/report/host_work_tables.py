@@ -56,6 +56,8 @@ def sample_table(report: Report) -> Table:
         for row in report.sampled
     ]
     whose = "of the threads that launch" if on_device else "of the threads with ranges"
+    if not on_device and not report.ranges:
+        whose = "of all threads"
     heads = (
         Column("by", is_text=True),
         Column("function or frame", is_text=True, cut="start"),

@@ -67,7 +67,7 @@ def _devices(report: Report) -> Table:
     ]
     numbers = ("busy", "idle", "copies", "comm", "exposed", "kernels", "<10 µs", "launches/step")
     heads = columns(("GPU", "name", "pid"), numbers)
-    bases = ["busy: whole capture; idle to exposed: whole steps"] if report.steps.count else []
+    bases = ["busy: first to last activity; idle to exposed: whole steps"] if report.steps.count else []
     if len(report.devices) > 1 and any(device.judged for device in report.devices):
         bases.append("*: the one that the verdict is on")
     heading = f"Devices ({'; '.join(bases)})" if bases else "Devices"

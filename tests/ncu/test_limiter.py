@@ -297,7 +297,7 @@ def test_what_only_copies_is_placed_by_its_bytes_alone(recorded: KernelProfile) 
         " ".join(text.split())
         for text, _ in document_lines(kernels_document([ncu_report(Path("x"), [copies])]), 100)
     )
-    assert "there are only its bytes: 83.4 %, 2.797 TB/s of DRAM" in said
+    assert "there are only its bytes: 83.4 %, 2.80 TB/s of DRAM" in said
 
 
 def test_arithmetic_of_constants_is_no_fp16(recorded: KernelProfile) -> None:

@@ -76,7 +76,7 @@ def _functions(
                 pid=pid,
                 kind="Python" if kind == model.PYTHON_SAMPLE else "CPU",
                 name=trace.names[keys[row][0]],
-                caller=trace.names[callers[keys[row][0]]] if callers[keys[row][0]] != keys[row][0] else "",
+                caller=_caller_text(trace, callers[keys[row][0]], keys[row][0]),
                 samples=int(total[row]),
                 share_pct=100.0 * int(total[row]) / len(own),
                 idle_samples=None if idle_of is None else int(idle_of[row]),
@@ -86,6 +86,12 @@ def _functions(
             for row in order.tolist()
         ]
     return found
+
+
+def _caller_text(trace: model.Trace, caller: int, name: int) -> str:
+    """Return the name of a caller; "" for the function itself, and for nsys's mark of a stack that goes on."""
+    text = trace.names[caller] if caller != name else ""
+    return "" if text.startswith("[Max depth]") else text
 
 
 def _usual_callers(samples: model.StackSamples) -> dict[int, int]:

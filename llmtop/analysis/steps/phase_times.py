@@ -88,14 +88,18 @@ class _DevicePhases:
     launched_at: Ns
     """When each of them was launched."""
     idle: Spans
-    """When the device had nothing to do, between its first and last activity, while the host made whole steps."""
+    """When the device had nothing to do while the host made whole steps: from its first to its last activity, and
+    to the edges of its own whole steps."""
 
     @staticmethod
     def from_timeline(timeline: DeviceTimeline, low: int, high: int) -> _DevicePhases:
         """Return the phases of a device for the host's whole steps from `low` to `high`."""
         rows = np.flatnonzero(timeline.launched_by >= 0)
         launched_at = timeline.trace.calls.start[timeline.launched_by[rows]]
-        low, high = max(low, int(timeline.ops.start[0])), min(high, int(timeline.ops.end.max()))
+        first, last = int(timeline.ops.start[0]), int(timeline.ops.end.max())
+        if timeline.counted:
+            first, last = min(first, timeline.begin_ns), max(last, timeline.end_ns)
+        low, high = max(low, first), min(high, last)
         return _DevicePhases(
             timeline, rows, launched_at, iv.complement(timeline.busy, low, high) if low < high else iv.EMPTY
         )

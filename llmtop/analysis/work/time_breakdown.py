@@ -355,10 +355,9 @@ def _graph_launches(trace: model.Trace) -> int:
 
 def _copies(trace: model.Trace, row: Ns) -> WorkMask:
     """Copies and conversions of type within a device."""
-    inside = trace.ops.kind == model.KERNEL
-    inside |= (trace.ops.kind == model.MEMCPY) & (trace.ops.direction == model.DEVICE_TO_DEVICE)
-    by_kernel = _kernels_matching(trace, _COPY_KERNEL.search)
+    moved = (trace.ops.kind == model.MEMCPY) & (trace.ops.direction == model.DEVICE_TO_DEVICE)
+    found = moved | _kernels_matching(trace, _COPY_KERNEL.search)
     if not (row >= 0).any():
-        return by_kernel
+        return np.asarray(found)
     by_operator = matching_names(trace, lambda name: name in _COPY_OPERATORS)[trace.host.name[row]] & (row >= 0)
-    return np.asarray(inside & (by_operator | by_kernel))
+    return np.asarray(found | (by_operator & (trace.ops.kind == model.KERNEL)))

@@ -33,6 +33,7 @@ FIX: Final[Mapping[str, str]] = {
     "small_kernels": "Join them: several elements a thread, one kernel for several steps, or a CUDA graph of all.",
     "allocations": "cudaMalloc and cudaFree stop the GPU: allocate once before the loop, or use cudaMallocAsync.",
     "unsteady_steps": "Look at the slow ones: inputs of other sizes, writing results, other programs on the GPU.",
+    "one_off": "Load modules, allocate and launch each kernel once before the part that matters.",
     "idle": "Find out what the host does there: mark its parts with NVTX ranges, or record CPU samples.",
     "fp32_matrix": (
         "Use the library's product (cuBLAS, CUTLASS) with TF32 or bf16 inputs: the tensor cores compute it "
@@ -45,11 +46,11 @@ NEXT: Final[Mapping[str, str]] = {
     "fp32_matrix": "",
     "small_kernels": "",
     "kernel_gaps": "",
+    "one_off": "",
 }
 NEXT_WITHOUT_PYTHON: Final[Mapping[str, str]] = {
     **dict.fromkeys(("launch_bound", "input_bound", "sync_bound", "h2d_bound", "idle"), _CALL_STACKS),
     "unknown": "nsys profile --trace=cuda,nvtx {command}",
-    "one_off": "nsys profile --trace=cuda,nvtx --delay=10 {command}   # seconds after the start",
     "unsteady_steps": "",
 }
 """Where the process is known not to run Python."""

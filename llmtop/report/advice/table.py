@@ -30,6 +30,12 @@ class Advice:
 
 
 RECORDS_LOST: Final = "records_lost"
+NOTHING_RECORDED: Final = (
+    "Only the calls of the host are in the capture; their times are right. Usual reasons: another profiler was "
+    "attached to the process, or the driver's profiling library (CUPTI) does not reach the GPU, as in some "
+    "containers, virtual machines and older versions of WSL 2."
+)
+NOTHING_RECORDED_NEXT: Final = "nsys status --environment   # what the driver lets a profiler see"
 FindingId = Literal[
     LossId,
     "straggler",

@@ -6,12 +6,13 @@ file may be cut. Documented by NVIDIA under "Exporter" in the Nsight Systems use
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 
 from llmtop.errors import UnusableInput
-from llmtop.format import printable
+from llmtop.format import counted, printable
 from llmtop.system.inputs import DEFAULT, Limits
 from llmtop.trace import model
 from llmtop.trace.chrome.learn import RANGE_NAMES
@@ -51,6 +52,9 @@ _METRIC_BUCKETS = 120
 _ON_HOST = 0x7FFFFFFF
 """GRAPH_TRACE.deviceId of a graph that begins on the host (CUpti_ActivityGraphTrace2)."""
 _MOST_WARNINGS = 20
+_USUAL_MESSAGE, _LONGEST_MESSAGE = 300, 2000
+"""Characters of a message in a report, whose last sentences are left out for that, and of any part of one."""
+_GRAPHICS = ("OpenGL", "Vulkan", "DX11", "DX12", "WDDM", "OpenXR")
 
 
 def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
@@ -343,12 +347,21 @@ def _describe(database: Database, trace: model.Trace) -> None:
 def _warnings(database: Database, trace: model.Trace) -> None:
     """Add nsys's own warnings about the capture, except its routine remarks at every stop."""
     query = "SELECT DISTINCT text FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3)"
-    routine = ("Not all ", "No NVTX events", "No CUDA events")
+    routine = ("Not all ", "No NVTX events", "No CUDA events", *(f"No {name} events" for name in _GRAPHICS))
     said = [str(text) for (text,) in database.rows(query, "DIAGNOSTIC_EVENT")]
     said = [text for text in said if not text.startswith(routine)]
-    trace.notes += [f"nsys says: {printable(text, 300)}" for text in said[:_MOST_WARNINGS]]
+    trace.notes += [f"nsys reports: {_shortened(text)}" for text in said[:_MOST_WARNINGS]]
     if len(said) > _MOST_WARNINGS:
-        trace.notes.append(f"nsys says {len(said) - _MOST_WARNINGS} things more")
+        trace.notes.append(f"nsys has {counted(len(said) - _MOST_WARNINGS, 'more message')}")
+
+
+def _shortened(message: str) -> str:
+    """Return a message in one line, without the sentences that are too many."""
+    text = " ".join(printable(message, _LONGEST_MESSAGE).replace("·", " ").split())
+    sentences = re.split(r"(?<=[.?]) ", text)
+    while len(sentences) > 1 and len(" ".join(sentences)) > _USUAL_MESSAGE:
+        sentences.pop()
+    return " ".join(sentences)
 
 
 def _metrics(database: Database) -> list[model.SampledMetric]:
