@@ -33,6 +33,8 @@ def test_an_absent_value_is_a_dash_and_never_zero() -> None:
     assert fmt.overhead(12e-6, 0.06) == "12.0 µs per step (0.02 %)"
     assert fmt.percent(-0.0) == fmt.percent(-0.2) == "0%"
     assert fmt.figure(-0.0) == "0"
+    assert (fmt.figure(10980.0), fmt.figure(8.854e-05)) == ("10980", "0.00008854")
+    assert (fmt.flop_rate(4.975e12), fmt.flop_rate(8.854e7)) == ("4.975 TFLOP/s", "88.5 MFLOP/s")
 
 
 def test_sizes_move_to_the_next_unit_before_they_need_four_digits() -> None:

@@ -152,6 +152,36 @@ def test_a_forward_pass_alone_is_told_of_no_grad_and_of_attention(tmp_path: Path
     assert not {"checkpointing", "micro_batch"} & set(found)
 
 
+def test_the_saving_without_temporaries_ends_at_the_next_peak(tmp_path: Path) -> None:
+    """Forward holds three activations beside the weights, the optimizer's step five temporaries of a weight: by
+    the replay the peak falls from 7 weights to 2 and the activations."""
+    allocator = Allocator()
+    for _ in range(2):
+        allocator.alloc(WEIGHT, [frame(f"{TORCH}/nn/parameter.py", 9, "__new__"), MAIN])
+    saved = [allocator.alloc(10 * MIB, FORWARD) for _ in range(3)]
+    gradients = [allocator.alloc(MIB, ACCUMULATE) for _ in range(2)]
+    for address in saved:
+        allocator.free(address)
+    temporary = [allocator.alloc(WEIGHT, OWN_OPTIMIZER) for _ in range(5)]
+    for address in (*temporary, *gradients):
+        allocator.free(address, OWN_OPTIMIZER)
+    path = allocator.write(tmp_path / "one.pickle")
+    report = build_report([load(path)])
+    without = 2 * WEIGHT + 3 * 10 * MIB + 2 * MIB
+    assert _replayed(path)[0] == 2 * WEIGHT + 5 * WEIGHT + 2 * MIB
+    found = {one.id: one for one in report.findings}["optimizer_temporaries"]
+    assert found.saves_at_most_bytes == 7 * WEIGHT + 2 * MIB - without
+    assert "hold 40.0 MiB at the peak: a fused one has none, and the peak is then 48.0 MiB" in found.summary
+
+
+def test_a_script_s_wrapper_of_attention_counts_too(tmp_path: Path) -> None:
+    allocator = Allocator()
+    wrapper = [frame("/home/me/benchmark.py", 84, "annotated_scaled_dot_product_attention"), *FORWARD]
+    for name in ("softmax", "mask"):
+        allocator.alloc(ACTIVATION, [frame("/home/me/nn.py", 5, name), *wrapper])
+    assert _device(allocator, tmp_path).attention_peak_bytes == 2 * ACTIVATION
+
+
 def test_a_loss_is_no_attention(tmp_path: Path) -> None:
     allocator = Allocator()
     allocator.alloc(ACTIVATION, [frame(f"{TORCH}/nn/functional.py", 2000, "softmax"), *LOSS])

@@ -93,6 +93,16 @@ def test_a_busy_sm_is_limited_by_what_keeps_it_busy(
     assert f"{alu:.0f} %" in found.sentence or f"{fma:.0f} %" in found.sentence
 
 
+def test_what_was_not_counted_is_not_called_low(recorded: KernelProfile) -> None:
+    """ncu's rule is on compute and memory: with one of them nothing tells that too little is in flight."""
+    kept = {name: value for name, value in recorded.numbers.items() if "gpu__compute_memory" not in name}
+    kernel = replace(recorded, numbers=kept | {f"sm_{END}": 12.5})
+    (row,) = (one for one in readings(kernel) if one.name == "compute (SM) throughput")
+    assert (row.text, row.poor, row.todo) == ("12.5 %", False, "")
+    both = replace(recorded, numbers=kept | {f"sm_{END}": 12.5, f"gpu__compute_memory{END}": 20.0})
+    assert all(one.poor for one in readings(both) if one.name.endswith(") throughput"))
+
+
 def test_latency_names_the_stall_and_what_holds_occupancy_down(recorded: KernelProfile) -> None:
     kernel = changed(
         units(changed(recorded, **COALESCED), 20.0, 30.0, 30.0, 40.0),

@@ -142,7 +142,7 @@ CREATE TABLE ENUM_SCHEDULING_THREAD_BLOCK (id INTEGER, name TEXT);
 INSERT INTO ENUM_SAMPLING_THREAD_STATE VALUES (0, 'Unknown'), (1, 'Running'), (2, 'Interruptible');
 INSERT INTO ENUM_SCHEDULING_THREAD_BLOCK VALUES (0, 'NonBlocked'), (4, 'Nanosleep'), (44, 'Preempted');
 """
-_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8}
+_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "unified DtoH": 12}
 _MEMORIES = {"Pageable": 0, "Pinned": 1, "Device": 2}
 
 

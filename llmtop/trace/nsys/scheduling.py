@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import numpy.typing as npt
 
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
@@ -33,6 +34,10 @@ _OF_BLOCK = {
     "QuantumEnd": model.PREEMPTED,
 }
 _NOT_SAID = ("Unknown", "NonBlocked")
+_UNIFIED = (11, 12, 13)
+"""Directions of copies that page faults in managed memory make, as CUPTI numbers them."""
+_FAULT_NS = 100_000
+"""How long after such a copy the thread that touched the page may lose its CPU for it: up to 70 µs were seen."""
 
 
 def read_off_cpu(database: Database, trace: model.Trace) -> model.OffCpu:
@@ -97,4 +102,15 @@ def _reasons_by_calls(trace: model.Trace, owner: Ns, begin: Ns) -> Ns:
         within = (last >= 0) & (mine.end[np.maximum(last, 0)] >= begin[at])
         asleep = sleeps[mine.name[np.maximum(last, 0)]]
         found[at] = np.where(within, np.where(asleep, model.SLEEPING, model.WAITING), model.PREEMPTED)
-    return found
+    return np.where((found == model.PREEMPTED) & _follows_page_fault(trace, begin), model.WAITING, found)
+
+
+def _follows_page_fault(trace: model.Trace, begin: Ns) -> npt.NDArray[np.bool_]:
+    """Return which instants lie in a copy that a page fault in managed memory made, or shortly after one."""
+    moved = trace.ops.select((trace.ops.kind == model.MEMCPY) & np.isin(trace.ops.direction, _UNIFIED))
+    if not len(moved):
+        return np.zeros(len(begin), dtype=bool)
+    starts = np.sort(moved.start)
+    reach = np.maximum.accumulate(moved.end[np.argsort(moved.start, kind="stable")]) + _FAULT_NS
+    before = np.searchsorted(starts, begin, side="right") - 1
+    return np.asarray((before >= 0) & (begin <= reach[np.maximum(before, 0)]))

@@ -70,6 +70,21 @@ def test_where_waits_were_recorded_a_stretch_in_none_is_a_preemption(tmp_path: P
     assert idle_us(report_of(steps(step), tmp_path))["preempted"] == pytest.approx(OFF, abs=30)
 
 
+def test_a_page_fault_in_managed_memory_is_no_preemption(tmp_path: Path) -> None:
+    """As recorded of a program that checks its result in managed memory: each fault moves a page and takes the
+    thread off its CPU some 50 µs later, in no call of the C library."""
+
+    def step(capture: Capture, begin: float) -> None:
+        _step(capture, begin)
+        capture.copy(begin + 400, begin + 450, 65_536, direction="unified DtoH")
+        capture.off_cpu(begin + 500, begin + 500 + OFF)
+        capture.wait("poll", begin + 100, begin + 110)
+
+    report = report_of(steps(step), tmp_path)
+    assert idle_us(report)["waiting"] == pytest.approx(OFF, abs=30)
+    assert "preempted" not in idle_us(report)
+
+
 def test_a_call_that_waits_for_the_gpu_stays_one(tmp_path: Path) -> None:
     def step(capture: Capture, begin: float) -> None:
         _step(capture, begin)

@@ -55,6 +55,17 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert trace.notes == []
 
 
+def test_messages_of_nsys_end_with_a_sentence_and_those_on_graphics_are_left_out(tmp_path: Path) -> None:
+    paranoid = (
+        "perf event paranoid level is 4. ·Change the paranoid level to 2. ·Try·sudo sh -c 'echo [" + "x" * 300
+    )
+    said = ("No OpenGL events collected. Does the process use OpenGL?", paranoid)
+    rows = ", ".join(f"(2, '{text.replace(chr(39), chr(39) * 2)}')" for text in said)
+    table = "CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)"
+    trace = _change(_full(tmp_path), table, f"INSERT INTO DIAGNOSTIC_EVENT VALUES {rows}")
+    assert trace.notes == ["nsys reports: perf event paranoid level is 4. Change the paranoid level to 2."]
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_any_table_may_be_missing(tmp_path: Path, table: str) -> None:
     from llmtop.analysis.analyze import analyze_trace
