@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from llmtop.naming.kernel_names import computes_products, is_step_work, kind_of
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
 FEWEST_KERNELS = 10
@@ -24,7 +25,8 @@ FEWEST_KERNELS = 10
 RARER = 0.002
 """Share of the kernels, and of their time, that may come less often than a step: a log, a check, the edges."""
 _FEWEST_STEPS = 3
-_MOST_MARKS = 2000
+_MOST_MARKS, _MOST_HOST_MARKS = 2000, 200
+"""Marks that are compared; of operators, which no device's work holds them to, fewer."""
 _MOST_PERIODS = 256
 _AS_GOOD = 0.03
 """Two periods whose kernels agree to so near repeat equally well; the shorter one is taken."""
@@ -126,10 +128,15 @@ def _operators(trace: model.Trace, process: int, thread: int) -> LaunchedKernels
     host = trace.host
     mine = (host.process == process) & (host.thread == thread) & (host.kind == model.OPERATOR)
     rows = np.flatnonzero(mine)
-    rows = rows[np.argsort(host.start[rows], kind="stable")]
-    titles, name = np.unique(host.name[rows], return_inverse=True)
+    starts = host.start[rows]
+    if (starts[1:] < starts[:-1]).any():
+        rows = rows[np.argsort(starts, kind="stable")]
+        starts = host.start[rows]
+    titles = distinct_values(host.name[rows])
+    number = np.zeros(len(trace.names), dtype=np.int64)
+    number[titles] = np.arange(len(titles))
     none = np.empty(0, dtype=np.int64)
-    return LaunchedKernels(trace, none, host.start[rows], name.reshape(-1), titles, none)
+    return LaunchedKernels(trace, none, starts, number[host.name[rows]], titles, none)
 
 
 def makes_the_operators(trace: model.Trace, process: int, thread: int, marks: Ns) -> bool:
@@ -139,9 +146,13 @@ def makes_the_operators(trace: model.Trace, process: int, thread: int, marks: Ns
     The threads of a server have ranges each for its own requests, or for what hands these on.
     """
     host = trace.host
-    starts = (marks[0] <= host.start) & (host.start < marks[-1])
-    within = starts & (host.process == process) & (host.kind == model.OPERATOR)
-    return bool((within & (host.thread == thread)).sum() >= _OWN_OPERATORS * within.sum())
+    of_process = host.thread[
+        (marks[0] <= host.start)
+        & (host.start < marks[-1])
+        & (host.kind == model.OPERATOR)
+        & (host.process == process)
+    ]
+    return bool(np.count_nonzero(of_process == thread) >= _OWN_OPERATORS * len(of_process))
 
 
 def _start_of(trace: model.Trace, called: Ns) -> Ns:
@@ -161,7 +172,8 @@ def period_of(kernels: LaunchedKernels, marks: Ns) -> int | None:
         1 where each mark begins a step, or no kernels are known; None where the kernels repeat with no number of
         marks, or with a part of what lies between two of them.
     """
-    places = kernels.places(marks[:_MOST_MARKS])
+    marks = marks[: _MOST_MARKS if len(kernels.rows) else _MOST_HOST_MARKS]
+    places = kernels.places(marks)
     if len(places) < 3 or places[-1] == places[0]:
         return 1
     counts = kernels.counts(places)
@@ -173,7 +185,7 @@ def period_of(kernels: LaunchedKernels, marks: Ns) -> int | None:
     if alike.max() < _LEAST_ALIKE and np.median(sizes) >= FEWEST_KERNELS:
         return None
     # What comes once in a pass may be a hundredth of its kernels; a log in some of the steps is as much.
-    as_good = _AS_GOOD if _is_like_steps(kernels, marks[:_MOST_MARKS]) else RARER
+    as_good = _AS_GOOD if _is_like_steps(kernels, marks) else RARER
     period = int(np.flatnonzero(alike >= alike.max() - as_good)[0]) + 1
     if period == 1 and _consists_of_parts(kernels, places):
         return None
@@ -312,6 +324,8 @@ def may_be_layers(kernels: LaunchedKernels, marks: Ns) -> bool:
         stretch has what a layer has not: an optimizer, a loss, an embedding, the choice of a token, or a copy
         between host and device.
     """
+    if not len(kernels.rows):
+        marks = marks[:_MOST_HOST_MARKS]
     attends = _most_attention(kernels, marks)
     return 0 < attends <= _LAYERS and not _have_step_work(kernels, marks)
 
