@@ -29,6 +29,8 @@ Paint = Callable[[str, str], str]
 
 _NARROWEST, _WIDEST = 40, 160
 INDENT = "  "
+_MOST_CELL_LINES = 3
+"""Lines of a text that stands below its table."""
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -178,8 +180,12 @@ def _lines_of_table(table: Table, width: int, whole: bool, optional: bool) -> li
         if number and any(column.is_optional for column in columns):
             if not optional:
                 continue
-            # Beside the others a text is cut to its column; below them it has the room to be read.
+            # Beside the others a text is cut to its column; below them it has some lines.
             columns = [replace(column, cut="never") if column.is_optional else column for column in columns]
+            for one, width_of_column in zip(places, widths, strict=True):
+                if heads[one].is_optional and heads[one].is_text:
+                    room = _MOST_CELL_LINES * width_of_column
+                    rows = [_with_cell(row, one, shorten(row[one], room, heads[one].cut)) for row in rows]
         titles = aligned([column.title for column in columns], widths, columns)
         lines += _lines([INDENT + text for text in titles], "dim")
         for place, row in enumerate(rows):
@@ -187,6 +193,10 @@ def _lines_of_table(table: Table, width: int, whole: bool, optional: bool) -> li
             texts = aligned([row[one] for one in places], widths, columns)
             lines += _lines([INDENT + text for text in texts], "title" if strong else "text")
     return lines
+
+
+def _with_cell(row: list[str], place: int, cell: str) -> list[str]:
+    return [*row[:place], cell, *row[place + 1 :]]
 
 
 def _lines(texts: Sequence[str], role: Role) -> list[Line]:

@@ -72,6 +72,8 @@ def test_an_optional_column_stands_below_and_whole_where_it_has_no_room() -> Non
     below = " ".join(" ".join(line.split()) for line in lines[4:])
     assert below == f"{'n' * 20} 512x1024 bf16, 1024x4096 bf16, 1x4096 bf16 {'o' * 20} 1x1 fp32"
     assert all(width_of(line) <= 60 for line in lines)
+    long = [Table("", heads, [("n" * 20, "std::function<" * 60, "17")])]
+    assert len(write_text(Document("", long), 60).splitlines()) == 2 + 1 + 3, "some lines of a text are enough"
     assert "bf16" not in write_text(Document("", tables, most_lines=30), 60), "brief"
     assert write_text(Document("", tables), 90).splitlines()[1].split()[1:] == [*shapes.split(), "17"]
     assert shapes in write_markdown(Document("", tables))

@@ -89,9 +89,9 @@ def _functions(
 
 
 def _caller_text(trace: model.Trace, caller: int, name: int) -> str:
-    """Return the name of a caller; "" for the function itself, and for nsys's mark of a stack that goes on."""
+    """Return the name of a caller; "" for the function itself, and for what nsys writes in place of a caller."""
     text = trace.names[caller] if caller != name else ""
-    return "" if text.startswith("[Max depth]") else text
+    return "" if text.startswith(("[Max depth]", "[Broken backtraces]")) else text
 
 
 def _usual_callers(samples: model.StackSamples) -> dict[int, int]:
