@@ -92,6 +92,10 @@ def is_python(process_name: str | None) -> bool | None:
     return None if not process_name else bool(_PYTHON.search(process_name))
 
 
+_COMM_CHARACTERS = 15
+"""TASK_COMM_LEN of Linux, without the end of the text."""
+
+
 def command_of_program(command: str, process_name: str | None, *, plain: bool) -> str:
     """Return the command line that suggestions start: of a CUDA program without Python its own file.
 
@@ -103,4 +107,6 @@ def command_of_program(command: str, process_name: str | None, *, plain: bool) -
     words = process_name.split() if process_name else []
     if command != UNKNOWN_COMMAND or not plain or not words or is_python(process_name):
         return command
-    return shlex.quote(f"./{Path(words[0]).name}")
+    # Linux keeps 15 characters of a name, and older nsys knows no more: that is no file's name.
+    cut = len(process_name or "") == _COMM_CHARACTERS and "/" not in words[0]
+    return "./PROGRAM" if cut else shlex.quote(f"./{Path(words[0]).name}")

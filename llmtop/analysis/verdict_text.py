@@ -130,8 +130,9 @@ def _close_text(judgement: Judgement, over: str) -> str:
     text = ""
     if judgement.second:
         first, second = next(iter(judgement.lost)), judgement.second
+        name = _loss_name(first, judgement)
         text += (
-            f" {_loss_name(first, judgement)} and {_loss_name(second, judgement)} are within {CLOSE_PCT:.0f} "
+            f" {name[:1].upper()}{name[1:]} and {_loss_name(second, judgement)} are within {CLOSE_PCT:.0f} "
             f"percentage points ({percent_text(judgement.lost[first], 1)} and "
             f"{percent_text(judgement.lost[second], 1)}): check both causes."
         )

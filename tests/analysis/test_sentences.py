@@ -127,3 +127,27 @@ def test_samples_of_a_capture_without_ranges_are_not_of_threads_with_ranges(tmp_
     said = _said(analyze(path))
     assert "Stack samples of all threads" in said
     assert "threads with ranges" not in said
+
+
+def test_the_phase_of_a_long_gap_is_the_one_that_the_host_was_in_for_most_of_it(tmp_path: Path) -> None:
+    """The gap begins in the last 40 µs of the optimizer's step and goes on for 4 ms in the loader."""
+    made = Capture()
+    for step in range(6):
+        at = step * 10_000.0
+        made.range("optimizer", at + 3_000, at + 5_040)
+        made.range("dataload", at + 5_050, at + 9_000)
+        made.kernel(at + 20, at + 5_000, launched=at + 5)
+        made.kernel(at + 9_100, at + 9_990, launched=at + 9_050)
+    report = analyze_trace(made.trace(tmp_path))
+    assert report.longest_gaps[0].seconds == pytest.approx(4.1e-3, rel=0.1)
+    assert report.longest_gaps[0].phase == "dataload"
+
+
+@pytest.mark.parametrize(("process", "command"), [("./solver", "./solver"), ("regression_shar", "./PROGRAM")])
+def test_a_process_name_that_linux_cut_is_no_command(tmp_path: Path, process: str, command: str) -> None:
+    made = Capture()
+    for number in range(30):
+        made.kernel(number * 1_000, number * 1_000 + 990, launched=number * 1_000 - 5, name="fused_kernel(float*)")
+    path = _named(write_sqlite(tmp_path / "report1.sqlite", [made]), process)
+    hot = next(one for one in analyze(path).findings if one.id == "hot_kernel")
+    assert hot.next.endswith(command)

@@ -122,7 +122,7 @@ def _describe_gap(
         start_seconds=(start - timeline.trace.window[0]) / 1e9,
         seconds=(end - start) / 1e9,
         step=step if timeline.counted else None,
-        phase=_phase_at(phases, start),
+        phase=_main_phase(phases, start, end),
         causes=dict(sorted(causes.items(), key=lambda item: -item[1])),
         host=_host_lines(timeline, start, end, phases, seen),
         before=names[ops.name[before]] if before >= 0 else "",
@@ -138,11 +138,12 @@ def _last_ended_row(ops: model.DeviceOps, instant: int) -> int:
     return int(np.argmax(ended)) if begun and ended.max() > np.iinfo(np.int64).min else -1
 
 
-def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
-    """Return the innermost phase that the host was in."""
-    at = np.array([instant], dtype=np.int64)
-    inside = [phase.path for phase in phases if iv.contains(phase.spans, at)[0]]
-    return max(inside, key=lambda path: path.count("/"), default="")
+def _main_phase(phases: list[PhaseSpans], start: int, end: int) -> str:
+    """Return the phase that the host was in for at least half of the time between two instants, the innermost;
+    "" where it was in none for so long."""
+    took = {phase.path: iv.clip(phase.spans, start, end).total for phase in phases}
+    inside = [path for path, ns in took.items() if 2 * ns >= end - start]
+    return max(inside, key=lambda path: (path.count("/"), took[path]), default="")
 
 
 def _host_lines(

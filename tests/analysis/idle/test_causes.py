@@ -152,7 +152,7 @@ def test_two_causes_that_are_close_are_both_named(tmp_path: Path) -> None:
     report = report_of(steps(step), tmp_path)
     assert report.verdict == "input_bound"
     assert report.second == "launch_bound"
-    assert "waiting for input and kernel launches are within 5 percentage points" in report.summary
+    assert "Waiting for input and kernel launches are within 5 percentage points" in report.summary
 
 
 def test_one_cause_far_ahead_is_named_alone(tmp_path: Path) -> None:
