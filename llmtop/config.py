@@ -20,7 +20,7 @@ from msgspec import Meta, Struct, field
 
 from llmtop.errors import UnusableInput
 from llmtop.format import encode_json, escaped_json, nearest_word, printable, size
-from llmtop.model.bottlenecks import AlertId
+from llmtop.model.bottlenecks import AlertId, alert_of_badge
 from llmtop.model.setting_ranges import (
     MAX_CAPTURE_SECONDS,
     MAX_CAPTURE_STEPS,
@@ -475,20 +475,15 @@ def _wrong_values(config: Config) -> Iterator[_Wrong]:
     least = straggler.step_pct or STRAGGLER_PCT
     if straggler.critical_pct is not None and straggler.critical_pct < least:
         unset = "" if straggler.step_pct else ", its default"
-        yield (
-            ["alerts", "straggler", "critical_pct"],
-            f"critical_pct = {straggler.critical_pct:g} is below step_pct = {least:g}{unset}: "
-            f"{least:g} or more is wanted",
-            None,
+        sentence = (
+            f"critical_pct = {straggler.critical_pct:g} is below step_pct = {least:g}{unset}: {least:g} or more"
         )
+        yield ["alerts", "straggler", "critical_pct"], f"{sentence} is wanted", None
     if url is not None and not is_server_url(url):
         shown = printable(without_login(url), 60)
         near = f' (did you mean "http://{shown}"?)' if _lacks_scheme(url) else ""
-        yield (
-            ["cluster", "prometheus"],
-            f'prometheus = "{shown}": a URL such as "{PROMETHEUS_EXAMPLE}" is wanted{near}',
-            None,
-        )
+        sentence = f'prometheus = "{shown}": a URL such as "{PROMETHEUS_EXAMPLE}" is wanted{near}'
+        yield ["cluster", "prometheus"], sentence, None
     elif url is not None and urlsplit(url).password is not None:
         advice = f'write "{printable(without_login(url), 60)}", set user, and set $LLMTOP_PROMETHEUS_PASSWORD'
         yield ["cluster", "prometheus"], f"prometheus: the URL holds a password; {advice}", None
@@ -557,7 +552,7 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     if unknown:
         known = _setting_names(inside)
         near = nearest_word(unknown[1], known)
-        hint = f'did you mean "{near}"?' if near else f"there are {', '.join(known)}"
+        hint = f'did you mean "{near}"?' if near else _home(unknown[1]) or f"there are {', '.join(known)}"
         place_of = f" of [{'.'.join(inside)}]" if inside else ""
         return value_error(
             text, path, [*inside, unknown[1]], f'"{printable(unknown[1], 60)}" is no setting{place_of}: {hint}'
@@ -568,10 +563,18 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     shown = printable(written, 60)
     hint = _hint(inside)
     words = _choices(hint) or re.findall(r'"(\w+)"', _expected_values(hint))
-    near = nearest_word(value, words) if isinstance(value, str) else None
+    badged = alert_of_badge(value) if isinstance(value, str) and inside[-1:] == ["off"] else None
+    near = badged or (nearest_word(value, words) if isinstance(value, str) else None)
     meant = f' (did you mean "{near}"?)' if near else ""
     name = inside[-1] if inside else "it"
     return value_error(text, path, inside, f"{name} = {shown}: {_expected_values(hint)} is wanted{meant}", value)
+
+
+def _home(name: str) -> str:
+    """Return where a setting belongs that is in another table; "" where nowhere."""
+    if name in _setting_names([]):
+        return "it belongs above the first [table]"
+    return next((f"it belongs into [{one}]" for one in _setting_names([]) if name in _setting_names([one])), "")
 
 
 def value_error(text: str, path: Path, keys: Sequence[str], sentence: str, value: Any = None) -> UnusableInput:
@@ -595,8 +598,8 @@ def _line_of(lines: list[str], keys: Sequence[str], value: Any) -> int:
             here = [*table, *_parts(assigned[1])]
             if here == list(keys):
                 return _line_of_value(lines, number, value)
-            if here == list(keys[: len(here)]):
-                best = number  # an inline table holds it
+            if here == list(keys[: len(here)]) or here[: len(keys)] == list(keys):
+                best = number  # an inline table holds it, or a dotted key has it as its table
     return best
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from llmtop.cli.output import print_json, print_text
-from llmtop.errors import EXIT_DONE, UnusableInput
+from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
 
 if TYPE_CHECKING:
     from llmtop.config import Config
@@ -98,7 +98,34 @@ def _check_named_files(path: Path, settings: Config) -> None:
             near = _nearest_file(file_path)
             advice = f'did you mean "{near}"?' if near else f"write {content} into it, or remove the setting"
             sentence = f"{name}: {printable(reason, _REASON_CHARACTERS)}; {advice}"
-            raise value_error(read_text(path) or "", path, [table, name], sentence)
+        elif unfit := _unfit_content(name, file_path):
+            sentence = f"{name}: {printable(unfit, _REASON_CHARACTERS)}"
+        else:
+            continue
+        raise value_error(read_text(path) or "", path, [table, name], sentence)
+    out = settings.capture.out
+    if out is not None and Path(out).expanduser().is_file():
+        sentence = f'out = "{printable(out, 60)}" is a file: a folder for captures is wanted'
+        raise value_error(read_text(path) or "", path, ["capture", "out"], sentence)
+
+
+def _unfit_content(name: str, path: Path) -> str:
+    """Return why the content of a file cannot be what the setting names; "" where it can."""
+    import ssl
+
+    from collectors.prometheus.client import read_token
+    from llmtop.cli.live.webhook import read_address
+
+    try:
+        if name == "ca":
+            ssl.create_default_context(cafile=path)
+        else:
+            (read_token if name == "token_file" else read_address)(path)
+    except (ssl.SSLError, ValueError):
+        return f"{path} holds no certificate; write certificates in the form PEM into it"
+    except LlmtopError as error:
+        return str(error)
+    return ""
 
 
 def _nearest_file(path: Path) -> str | None:

@@ -154,6 +154,12 @@ def find_bottleneck(bottleneck_id: str) -> Bottleneck | None:
     return _BY_TEXT.get(bottleneck_id)
 
 
+def alert_of_badge(badge: str) -> str | None:
+    """Return the alert whose badge is this, as somebody types it who sees the screen; None where none is."""
+    typed = badge.replace("_", " ").strip().lower()
+    return next((one for one in get_args(AlertId) if BOTTLENECKS[one].name == typed), None)
+
+
 def name_of(bottleneck_id: str) -> str:
     """Return the name for an id as it is written in a sentence; the id itself for one of a newer version."""
     known = find_bottleneck(bottleneck_id)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import certifi
 import pytest
 
 from llmtop import config
@@ -63,6 +64,11 @@ WRONG = (
     ("[alerts]\noutside = {step_pct = 200}\n", 2, "step_pct = 200"),
     ("alerts = 3\n", 1, "alerts = 3: a table of settings is wanted"),
     ("[[alerts]]\noff = []\n", 1, "a table of settings is wanted"),
+    ("theme = 'dark'\nalerts.strangler.step_pct = 5\n", 2, 'did you mean "straggler"?'),
+    ("[alerts]\noff = []\ninterval = 2\n", 3, "is no setting of [alerts]: it belongs above the first [table]"),
+    ("[capture]\nca = 'x'\n", 2, '"ca" is no setting of [capture]: it belongs into [cluster]'),
+    ('[alerts]\noff = ["UNTIMED"]\n', 2, '(did you mean "outside"?)'),
+    ('[alerts]\noff = ["low power"]\n', 2, '(did you mean "low_power_full_util"?)'),
     ("[capture]\nsteps = 3\nseconds = 2.0\n", 3, "exclude each other"),
     ("capture.steps = true\n", 1, "steps = true"),
     ('[columns]\nprocesses = ["pid", "nope"]\n', 2, 'processes = "nope"'),
@@ -158,9 +164,23 @@ def test_config_checks_and_prints_what_is_set(tmp_path: Path) -> None:
     assert (none.returncode, none.stdout) == (0, f"{path} does not exist: every setting has its default\n")
 
 
-@pytest.mark.parametrize(("table", "name"), [("cluster", "token_file"), ("cluster", "ca"), ("notify", "url_file")])
+@pytest.mark.parametrize(
+    ("table", "name", "wrong", "said", "right"),
+    [
+        ("cluster", "token_file", "t\u00f6ken", "write the bearer token into it", "token"),
+        ("cluster", "ca", "x", "holds no certificate", Path(certifi.where()).read_text()),
+        ("notify", "url_file", "x", "must hold one address", "https://example.org/hook"),
+    ],
+)
 def test_a_file_that_the_configuration_names_is_opened(
-    table: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: str,
+    name: str,
+    wrong: str,
+    said: str,
+    right: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refusal(named: str) -> str:
         path = (
@@ -180,7 +200,10 @@ def test_a_file_that_the_configuration_names_is_opened(
         assert refusal(f"{tmp_path}/secret").endswith(f'; did you mean "{tmp_path}/secrets"?')
         assert refusal(f"{tmp_path}/secrets").startswith("is empty; write the ")
         assert "it is a folder" in refusal(f"{tmp_path}/config")
-        (tmp_path / "secrets").write_text("x")
+        (tmp_path / "secrets").chmod(0o600)
+        (tmp_path / "secrets").write_text(wrong)
+        assert said in refusal(f"{tmp_path}/secrets")
+        (tmp_path / "secrets").write_text(right)
         config.load(
             Path(
                 home(tmp_path, f'{table}.{name} = "{tmp_path}/secrets"\n')["XDG_CONFIG_HOME"], "llmtop/config.toml"
@@ -190,6 +213,25 @@ def test_a_file_that_the_configuration_names_is_opened(
     finally:
         config._loaded.clear()
     assert "is valid: 1 setting" in capsys.readouterr().out
+
+
+def test_a_file_in_the_place_of_the_folder_for_captures_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    try:
+        for name, code in (("file", 2), ("folder", 0)):
+            text = f'[capture]\nout = "{tmp_path}/{name}"\n'
+            config.load(Path(home(tmp_path, text)["XDG_CONFIG_HOME"], "llmtop/config.toml"))
+            if code:
+                with pytest.raises(UnusableInput, match=r"line 2: out = .* is a file: a folder"):
+                    checked("--check")
+            else:
+                assert checked("--check") == 0
+    finally:
+        config._loaded.clear()
+    assert "is valid" in capsys.readouterr().out
 
 
 def test_a_folder_that_may_not_be_entered_is_no_missing_file(
