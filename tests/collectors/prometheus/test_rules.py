@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from collectors.dcgm.page import UntrustedListener
 from collectors.exporter import names, text
 from collectors.exporter.stage import ExportStage, clock_family
+from collectors.prometheus.queries import recorded_expressions
 from llmtop.model.health import Checkpoint
 from llmtop.model.links import Link
 from llmtop.model.snapshot import Alert, CollectiveCount, CommunicatorRank, Host, StuckCommunicator
@@ -56,10 +57,12 @@ def gpu(number: int, name: str, value: float, **more: str) -> dict[str, str]:
     return series(name, f"{value}x40", **{"hostname": "node0", **labels})
 
 
-def check(tmp_path: Path, given: list[dict[str, str]], every: str = "15s", **tests: Any) -> None:
+def check(
+    tmp_path: Path, given: list[dict[str, str]], every: str = "15s", *, recorded: bool = True, **tests: Any
+) -> None:
     """Have promtool evaluate the rules over these series, each 15 s or so often, and compare."""
     case = {
-        "rule_files": [str(RULES)],
+        "rule_files": [str(RULES)] if recorded else [],
         "evaluation_interval": every,
         "tests": [{"interval": "15s", "input_series": given, **tests}],
     }
@@ -410,6 +413,14 @@ def test_a_node_that_died_three_days_ago_is_still_known_and_one_of_eight_days_ag
             }
         ],
     )
+
+
+def test_without_recording_rules_the_end_of_a_node_is_known_to_ten_seconds(tmp_path: Path) -> None:
+    given = [series("llmtop_node_info", "1x18 stale", **node(0), hostname="node0")]
+    seen = recorded_expressions()["node:llmtop_last_seen:timestamp"]
+    labels = '{hostname="node0",instance="node0:9401",job="llmtop"}'
+    found = [query(seen, (labels, 270), at=at) for at in ("4m50s", "6m10s", "13m")]
+    check(tmp_path, given, recorded=False, promql_expr_test=[*found, query(seen, (labels, 240), at="40m")])
 
 
 def test_a_clock_is_named_above_two_seconds_and_a_slow_scrape_is_no_wrong_clock(tmp_path: Path) -> None:
