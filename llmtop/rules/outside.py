@@ -17,6 +17,7 @@ from llmtop.rules.inference import step_noun
 from llmtop.rules.recent_steps import is_kept_busy, outside_pct
 from llmtop.rules.rule import SAVE_LESS_OFTEN, AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
+from llmtop.rules.state.step_costs import host_share_pct
 from llmtop.rules.state.windows import finite_or_none
 
 OUTSIDE_PCT: Final = limits.threshold_pair(limits.CONFIGURED.outside.step_pct, (10.0, 7.0))
@@ -107,7 +108,9 @@ def _is_outside(state: RankState, is_raised: bool) -> bool:
     if work is not None:  # it waits for a CPU
         share, least = min(share, work), NO_CAUSE_TIMES * least
     share -= _rare_pct(state)
-    if share < least or not (is_raised or work is not None or _is_more_than_noise(state, share)):
+    if share < max(least, host_share_pct(state.steps, ("input",))):
+        return False  # the larger of both shares is reported, as INPUT-BOUND
+    if not (is_raised or work is not None or _is_more_than_noise(state, share)):
         return False
     return not is_kept_busy(state, IDLE_PCT[1 if is_raised else 0])
 
@@ -173,7 +176,7 @@ OUTSIDE: Final = Rule[RankState](
     id="outside",
     holds=_is_outside,
     describe=_outside_alert,
-    covered_by=frozenset({"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound", "sync_bound"}),
+    covered_by=frozenset({"stalled", "hung_collective", "straggler", "h2d_bound", "sync_bound"}),
     text=RuleText(
         meaning="The untimed part can be logging, a wait for the GPU, garbage collection, or other code of the "
         "script "
@@ -183,7 +186,7 @@ OUTSIDE: Final = Rule[RankState](
         f"{NO_CAUSE_TIMES * OUTSIDE_PCT[0]:.0f} %, only if known causes take {CAUSE_PART * OUTSIDE_PCT[0]:.0f} % "
         f"of the step; above a load of {MOST_LOAD:.0f} per CPU, always only then. A training that waits for a CPU "
         f"needs {NO_CAUSE_TIMES * OUTSIDE_PCT[0]:.0f} % without these waits. Never for a training "
-        "without phases, nor while its "
+        "without phases, nor if more of the step waits for data, nor while its "
         f"GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
         source="the threshold is that of the alert INPUT-BOUND for waiting for data",
         hold_seconds=2.0,

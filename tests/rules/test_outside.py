@@ -191,3 +191,10 @@ def test_a_training_that_waits_for_a_cpu_is_judged_by_its_work_at_any_load() -> 
         training.time += 1.0
         alerts = training.rules.apply(replace(training._snapshot(), host=host)).alerts
     assert [alert.id for alert in alerts] == ["outside"]
+
+
+@pytest.mark.parametrize(("dataload", "expected"), [(0.02, {"input_bound", "outside"}), (0.04, {"input_bound"})])
+def test_waiting_for_data_hides_no_larger_part_of_the_step(dataload: float, expected: set[str]) -> None:
+    phases = (Phase(name="dataload", host_seconds=dataload), Phase(name="forward", host_seconds=0.05 - dataload))
+    training = Training(phases=phases, outside_seconds=0.03, outside_causes=(SLEEP,))
+    assert {alert.id for alert in training.run(10)} == expected
