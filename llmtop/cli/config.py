@@ -114,7 +114,7 @@ def _unfit_content(name: str, path: Path) -> str:
     import ssl
 
     from collectors.prometheus.client import read_token
-    from llmtop.cli.live.webhook import read_address
+    from llmtop.system.address_file import read_address
 
     try:
         if name == "ca":

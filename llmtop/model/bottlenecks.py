@@ -155,7 +155,7 @@ def find_bottleneck(bottleneck_id: str) -> Bottleneck | None:
 
 
 def alert_of_badge(badge: str) -> str | None:
-    """Return the alert whose badge is this, as somebody types it who sees the screen; None where none is."""
+    """Return the alert with this badge, as the screen shows it, in any case; None without one."""
     typed = badge.replace("_", " ").strip().lower()
     return next((one for one in get_args(AlertId) if BOTTLENECKS[one].name == typed), None)
 

@@ -348,7 +348,8 @@ def alert_stages(
     found: list[AlertCommand | Webhook | RecordStage] = []
     notify = current().notify
     if posts and notify.url_file is not None:
-        from llmtop.cli.live.webhook import Webhook, read_address
+        from llmtop.cli.live.webhook import Webhook
+        from llmtop.system.address_file import read_address
 
         found.append(Webhook(notify, read_address(Path(notify.url_file).expanduser())))
     if command:  # --on-alert '' overrides the configuration

@@ -10,13 +10,11 @@ import contextlib
 import os
 import queue
 import ssl
-import stat
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,12 +22,11 @@ from msgspec.structs import replace
 from collectors.run_notes.node_writer import TURN_SECONDS, locked
 from llmtop.cli.live.alert_command import WAITING
 from llmtop.config import NOTIFY_FIELDS, Notify, notify_body
-from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.errors import LlmtopError
 from llmtop.format import counted
 from llmtop.model.alerts import NewAlertFilter, match_previous
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.protocol.socket_dir import runtime_dir
-from llmtop.system.inputs import open_input
 from llmtop.version import __version__
 
 TIMEOUT_SECONDS = 10.0
@@ -38,33 +35,8 @@ RETRY_SECONDS = (2.0, 10.0)
 """Before the second and the third attempt; then the event is given up."""
 LOCK = "notify.lock"
 """File in the folder of the trainings' sockets."""
-_MAX_ADDRESS_BYTES = 4096
 _LIMIT_SECONDS = 60.0
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
-
-
-def read_address(path: Path) -> str:
-    """Return the address in a file.
-
-    Raises:
-        UnusableInput: it cannot be read, others can read it, or it holds no http or https address. The sentence
-            never has the address.
-    """
-    with open_input(path) as file:
-        info = os.fstat(file.fileno())
-        if info.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(info.st_mode) & 0o077:
-            raise UnusableInput(
-                f"others can read {path}, which holds the address of the webhook; run: chmod 600 {path}"
-            )
-        data = file.read(_MAX_ADDRESS_BYTES + 1)
-    try:
-        address = data.decode("ascii").strip()
-    except UnicodeDecodeError:
-        address = ""
-    is_address = address.startswith(("http://", "https://")) and address.isprintable() and " " not in address
-    if not is_address or len(data) > _MAX_ADDRESS_BYTES:
-        raise UnusableInput(f"{path} must hold one address that begins with https:// or http://, and nothing else")
-    return address
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

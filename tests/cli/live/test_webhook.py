@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from llmtop.cli.live import webhook
-from llmtop.cli.live.webhook import Webhook, read_address
+from llmtop.cli.live.webhook import Webhook
 from llmtop.config import Notify, parse
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import Alert, Host, Rank, Snapshot
+from llmtop.system.address_file import read_address
 from tests.support import snapshots
 from tests.support.preloaded import llmtop
 from tests.support.processes import environment, wait_for

@@ -100,7 +100,7 @@ def test_llmtops_own_end_of_a_step_is_in_no_stretch(rig: Rig) -> None:
     assert set(rig.train(10, step)) == {SampledStep(10 * US, 0, 0, 0, 0)}
 
 
-def test_nothing_is_sampled_while_nobody_watches(rig: Rig) -> None:
+def test_nothing_is_sampled_without_a_monitor(rig: Rig) -> None:
     rig.waits.is_wanted = False
 
     def step() -> None:
@@ -128,7 +128,7 @@ def test_a_step_with_a_phase_that_is_given_up_or_without_phases_is_no_sample(rig
     assert rig.train(10, bare) == []
 
 
-def test_the_sampled_steps_that_nobody_takes_are_bounded(rig: Rig) -> None:
+def test_the_sampled_steps_that_are_not_taken_are_bounded(rig: Rig) -> None:
     def step() -> None:
         with llmtop.step(), llmtop.phase("forward"):
             rig.cpu.run(10)
