@@ -36,6 +36,8 @@ _HINT_LINES = (
     "no training attached: start it with  llmtop run -- python train.py",
     "start a training: llmtop run -- python train.py",
 )
+_UNKNOWN_LINES = ("waiting for the first sample …",)
+_UNKNOWN = (("Waiting for the first sample …", False),)
 
 
 class _Form(NamedTuple):
@@ -66,7 +68,7 @@ def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     palette = theme.palette
     rank = view.rank()
     if rank is None:
-        return _hint(width, height, theme)
+        return _hint(view, width, height, theme)
     shown = parts(rank)
     total = step_seconds(rank, shown)
     if height < 3 and shown and total > 0:
@@ -166,13 +168,14 @@ def _title(rank: Rank, view: View, width: int, theme: CellTheme) -> Row:
     return rule(width, theme, title)
 
 
-def _hint(width: int, height: int, theme: CellTheme) -> list[Row]:
+def _hint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     palette = theme.palette
+    hint, lines = (_UNKNOWN, _UNKNOWN_LINES) if view.snapshot is None else (_HINT, _HINT_LINES)
     if height < len(_HINT) + 2:
-        said = next((text for text in _HINT_LINES if len(text) < width), _HINT_LINES[-1])
+        said = next((text for text in lines if len(text) < width), lines[-1])
         rows = [Row(width).add(f" {said}", palette.dim), *(Row(width) for _ in range(height - 1))]
         return [row.end(palette.text) for row in rows]
-    content = [Row(width - 4).add(text, palette.code if code else palette.dim) for text, code in _HINT]
+    content = [Row(width - 4).add(text, palette.code if code else palette.dim) for text, code in hint]
     content += [Row(width - 4) for _ in range(height - 2 - len(content))]
     return frame(content, width, theme, title=[("steps", palette.strong)])
 
