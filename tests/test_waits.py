@@ -62,6 +62,7 @@ ALLOWED = {
     ("llmtop/instrument/auto/training/loop_state.py", "LoopState.__init__"): NO_WAIT,
     ("llmtop/instrument/record/overlapping.py", "Tracks._own"): NO_WAIT,
     ("llmtop/instrument/record/overlapping.py", "Tracks._for_phase"): NO_WAIT,
+    ("llmtop/instrument/run_log/writer.py", "RunLog._forget_wakes"): "a socket that does not block",
     ("llmtop/instrument/serve/server.py", "Server.__init__"): "a new lock",
     ("llmtop/integrations/hooked.py", "is_by_hand"): NO_WAIT,
     ("llmtop/integrations/jax.py", "JaxStep._begin"): NO_WAIT,

@@ -41,7 +41,7 @@ class RankProcess:
         self.folder = run_folder
         self.name = name
         self._lost_bytes = 0
-        """Of files of the last minutes that have no whole member."""
+        """Bytes of files of the last minutes that have no whole member."""
 
     def use_facts(self, facts: index.ProcessFacts) -> None:
         """Take what the index has of this process instead of its files."""

@@ -114,7 +114,7 @@ def watch(run: Callable[[], None]) -> int:
 
 
 class NoteLog:
-    """Prints the notes of snapshots on stderr, each once: nobody sees a watcher's screen."""
+    """Prints the notes of snapshots on stderr, each once: a watcher has no screen."""
 
     def __init__(self) -> None:
         """Begin without a note."""

@@ -122,14 +122,14 @@ class RunLog:
         threads.wait_until(lambda: self.has_ended, EXIT_S)
 
     def _wake(self) -> bool:
-        """Have the writer take its next turn now; from any thread. Return False if it cannot be reached."""
+        """Wake the writer for its next turn, from any thread; return False if it cannot be reached."""
         try:
             return bool(self._knock.send(b"!"))
         except OSError:
             return False
 
     def _wake_for_checkpoint(self) -> None:
-        """Have a checkpoint written at once, but not each of many files that a script saves."""
+        """Wake the writer for a checkpoint, but not for each of many files that a script saves."""
         now = time.monotonic()
         if now - self._woken_at >= TURN_S:
             self._woken_at = now
