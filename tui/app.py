@@ -361,7 +361,7 @@ class LlmtopApp(ScreenContext):
         top = self.screen
         command = printable(top.command()) if isinstance(top, LlmtopScreen) else ""
         if not command:
-            self.notify("This screen shows no command that could be copied.")
+            self.notify("There is no command to copy here.")
             return
         self.copy_to_clipboard(command)
         hint = " (in tmux: set -g set-clipboard on)" if os.environ.get("TMUX") else ""

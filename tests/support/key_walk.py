@@ -32,7 +32,8 @@ NOT_HERE: Final = re.compile(r"does nothing here|works only|^This screen (has|sh
 """Answers that no key may give on a screen whose help lists it."""
 NOT_NOW: Final = re.compile(r"^There (is|are) no |^No |^Only |cannot|has no |^This is the only|already")
 """Answers on what there is to show, which a key of the footer may not give; the help lists such keys too."""
-MOVES: Final = panes.MOVES | cluster.MOVES
+MOVES: Final = panes.MOVES | cluster.MOVES | {"span"}
+"""Actions that may change nothing, at an end."""
 
 
 class Walk:
@@ -129,6 +130,36 @@ async def _walk_panes(name: str, size: tuple[int, int]) -> list[str]:
         return walk.found
 
 
+EMPTY: Final[dict[str, tuple[str, ...]]] = {
+    keys.MAIN: (),
+    keys.RANKS: ("r",),
+    keys.PROCESSES: ("p",),
+    keys.ALERTS: ("a",),
+    keys.CAPTURES: ("o",),
+    keys.CAPTURE: ("c",),
+    keys.STACKS: ("s",),
+}
+"""Screens that a machine without a GPU, a training and captures has, and how each is opened."""
+
+
+async def _walk_empty(name: str, size: tuple[int, int]) -> list[str]:
+    """Walk one screen of `llmtop` where there is nothing to act on."""
+    for one in Path.cwd().iterdir():
+        shutil.rmtree(one)
+    async with panes.running(panes.Held(*panes.scene(gpus=0, ranks=0, seconds=40)), size) as (app, pilot):
+        app.view.alerts.since = None
+        walk = Walk(app, pilot, name, f"{size[0]}x{size[1]} {name}, empty")
+        for one in _names(walk, panes.WRONG, panes.ENDING | ({"q"} if name == keys.MAIN else set())):
+            while len(app.screen_stack) > 1:
+                app.pop_screen()
+            await pilot.pause()
+            await pilot.press(*EMPTY[name])
+            app.clear_reply()
+            await pilot.pause()
+            await walk.press(one, lambda: panes.seen(app), lambda: lines(app))
+        return walk.found
+
+
 async def _walk_cluster(way: str, size: tuple[int, int]) -> list[str]:
     """Walk one screen of `llmtop cluster`."""
     app = cluster.ClusterApp(cluster.Answering())
@@ -155,6 +186,7 @@ def _findings(sizes: list[tuple[int, int]], only: str) -> Iterator[str]:
     """Yield a line for each finding."""
     walks: list[tuple[str, Callable[[str, tuple[int, int]], Awaitable[list[str]]]]] = [
         *((name, _walk_panes) for name in panes.WAYS),
+        *((name, _walk_empty) for name in EMPTY),
         *((way, _walk_cluster) for way in cluster.WAYS),
     ]
     for size in sizes:
@@ -166,7 +198,8 @@ def _findings(sizes: list[tuple[int, int]], only: str) -> Iterator[str]:
                     shutil.copytree(Path.cwd(), folder, dirs_exist_ok=True)
                     yield from asyncio.run(_inside(folder, walk, name, size))
             except Exception:  # noqa: BLE001  # whatever a key raises is a finding
-                yield f"{size[0]}x{size[1]} {name}: an error\n{traceback.format_exc()}"
+                where = f"{name}, empty" if walk is _walk_empty else name
+                yield f"{size[0]}x{size[1]} {where}: an error\n{traceback.format_exc()}"
 
 
 async def _inside(folder: str, walk: Any, name: str, size: tuple[int, int]) -> list[str]:

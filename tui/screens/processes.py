@@ -164,6 +164,12 @@ class ProcessesScreen(LlmtopScreen):
         else:
             await self.llmtop.action_back()
 
+    def refused_actions(self) -> frozenset[str]:
+        """See `BoardScreen.refused_actions`: without processes there is none to send a signal to."""
+        snapshot = self.view.snapshot
+        has_any = snapshot is not None and bool(snapshot.processes)
+        return super().refused_actions() | (frozenset() if has_any else {"signal"})
+
     def action_signal(self) -> None:
         """Open the question for the signal to send to the chosen process."""
         rows = self._rows()

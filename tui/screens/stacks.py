@@ -128,11 +128,21 @@ class StacksScreen(ScrollingScreen):
         self._all = not self._all
         self.redraw()
 
+    def _others(self) -> list[int]:
+        """Return the pids of the other training processes."""
+        return [rank.pid for rank in self.view.ranks() if rank.pid != self._pid]
+
+    def refused_actions(self) -> frozenset[str]:
+        """See `BoardScreen.refused_actions`: without another training process there is no next one."""
+        return super().refused_actions() | (frozenset() if self._others() else {"next_rank"})
+
     def action_next_rank(self, step: int) -> None:
         """Show the stacks of the rank that is `step` places further."""
         ranks = self.view.ranks()
         pids = [rank.pid for rank in ranks]
-        if pids:
+        if not self._others():
+            self.notify("There is no other training process.")
+        else:
             at = pids.index(self._pid) if self._pid in pids else -step
             self._pid = pids[(at + step) % len(pids)]
             self._threads, self._error, self.top = None, "", 0
