@@ -159,13 +159,13 @@ def _is_lasting(found: Imbalance, works: Sequence[RankWork], is_raised: bool) ->
         return False
     if works[0].by_gpu:
         return True
-    quick = [(is_heavy, _quick_step([steps[index] for index in latest])) for is_heavy, steps in series]
+    quick = [(is_heavy, quick_step([steps[index] for index in latest])) for is_heavy, steps in series]
     work = median([seconds for is_heavy, seconds in quick if is_heavy])
     others = median([seconds for is_heavy, seconds in quick if not is_heavy])
     return work - others >= MORE_PCT[is_raised] / 100 * found.step_seconds
 
 
-def _quick_step(seconds: Sequence[float]) -> float:
+def quick_step(seconds: Sequence[float]) -> float:
     """Return the work in a step in which the rank hardly waited for a CPU."""
     return sorted(seconds)[len(seconds) // QUICK_PART]
 

@@ -108,6 +108,12 @@ def test_unequal_stages_are_an_imbalance_beside_waits_for_a_cpu(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(6))
+def test_a_rank_of_a_light_stage_that_waits_a_little_longer_for_a_cpu_is_no_straggler(seed: int) -> None:
+    queued = {0: 0.014, 1: 0.003, 2: 0.003, 3: 0.003}
+    assert set(told({2: 0.12, 3: 0.12}, dp=2, queued=queued, seed=seed)) == {"imbalance"}
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_equal_ranks_and_stages_that_differ_by_a_little_accuse_nobody(seed: int) -> None:
     assert told(dict.fromkeys(range(4, 8), 0.0015), seed=seed) == {}
 
