@@ -519,7 +519,8 @@ STRAGGLER: Final = Rule[JobState](
         "median of the other ranks, in nearly every of the last "
         f"{WINDOW_STEPS} steps, and by the host clock beyond chance in {LASTING_STEPS[0]}; "
         f"{RATIO_PCT[0]:.0f} % is enough if the work of the other ranks takes under "
-        f"{100 * RATIO[0]:.0f} % of its time, by the host clock in the quickest steps too. Critical from {CRITICAL_PCT:.0f} % of the step",
+        f"{100 * RATIO[0]:.0f} % of its time, by the host clock in the quickest steps too. "
+        f"Critical from {CRITICAL_PCT:.0f} % of the step",
         source="two H200 with one rank 40 % slower: its forward took 5.2 ms, 3.4 ms on the other rank; both "
         "backward times were equal, and exposed communication was 1.3 % and 13.5 %; the arrival "
         "times were checked on two H100 with four planted causes",
