@@ -342,7 +342,7 @@ def _inside_a_string(value: Any) -> str:
     """Return a value as it stands between the quotes of a JSON string; numbers may stand without quotes."""
     if value is None:
         return ""
-    text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    text = value if isinstance(value, str) else str(value)
     return escaped_json(encode_json(text)).decode()[1:-1]
 
 

@@ -142,8 +142,7 @@ class ClusterApp(TerminalApp):
 
     def _capture(self, words: list[str], asked: bool) -> None:
         """Find out in a thread if it can run here, and run it if it was requested again."""
-        if not capture_line.can_run():
-            hint = "run this command on a node of the job (no rank is attached here)"
+        if hint := capture_line.refusal():
             self.post_message(CaptureProgress(f"{capture_line.line(words)}    {hint}", goes_on=False))
         elif not asked:
             self.post_message(CaptureProgress(capture_line.line(words) + _ASKS, goes_on=False))

@@ -39,13 +39,19 @@ def line(words: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def can_run() -> bool:
-    """Return True if a rank of a job is attached on this machine, so that it can be called here; takes up to
+def refusal() -> str:
+    """Return why the command cannot be called on this machine; "" where a rank of a job is attached. Takes up to
     seconds."""
     try:
-        return any(target.rank is not None for target in targets.list_attached())
+        attached = targets.list_attached()
     except LlmtopError:
-        return False
+        attached = []
+    if any(target.rank is not None for target in attached):
+        return ""
+    if attached:
+        pids = " or ".join(f"llmtop capture --pid {target.pid}" for target in attached[:2])
+        return f"the trainings on this node are no ranks of a job: {pids}"
+    return "run this command on a node of the job (no rank is attached here)"
 
 
 class Call:

@@ -54,7 +54,7 @@ class Webhook:
         self._opener = urllib.request.build_opener(_NoRedirects)
         self._raised = NewAlertFilter()
         self._runs: dict[tuple[str, str], Rank] = {}
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
+        self._queue: queue.Queue[tuple[dict[str, Any], Rank | None] | None] = queue.Queue(WAITING)
         self._sent: deque[float] = deque(maxlen=settings.per_minute)
         self._skipped = 0
         self._note: str | None = None
@@ -119,7 +119,7 @@ class Webhook:
             return
         known = _event(event, snapshot, alert, rank, self._skipped)
         try:
-            self._queue.put_nowait(known)
+            self._queue.put_nowait((known, rank))
         except queue.Full:
             self._skipped += 1
             return
@@ -147,9 +147,12 @@ class Webhook:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            event = self._queue.get()
-            if event is None or self._closed.is_set():
+            waiting = self._queue.get()
+            if waiting is None or self._closed.is_set():
                 return
+            event, rank = waiting
+            if event["event"] == "ended" and rank is not None:
+                event |= _how_ended(rank)
             self._since = time.monotonic()
             self._note = self._deliver(notify_body(self._settings.body, event))
             self._since = None
@@ -192,6 +195,27 @@ def _trouble(error: BaseException) -> str:
     if isinstance(reason, OSError):
         return "the server cannot be reached: its name is not known"
     return f"the request failed ({type(error).__name__})"
+
+
+def _how_ended(rank: Rank) -> dict[str, Any]:
+    """Return the fields that say more than that a run has ended, by what it wrote itself; none where it kept
+    nothing."""
+    from llmtop.runs.running import find_running
+    from llmtop.runs.store import FAILED, KILLED, RankProcess
+
+    try:
+        found = find_running(rank.pid, rank.attached_at or 0.0, rank.rank)
+        process = None if found is None else RankProcess(found.path, found.name)
+        how = None if process is None else process.how
+    except (OSError, LlmtopError):
+        return {}
+    if process is None or how not in (FAILED, KILLED):
+        return {}
+    steps = "" if rank.step is None else f" after step {rank.step}"
+    if how == KILLED:
+        return {"severity": "warning", "summary": f"The run {rank.job} was killed{steps}: it wrote no end."}
+    error = "" if process.end is None or not process.end.error else f": {process.end.error}"
+    return {"severity": "warning", "summary": f"The run {rank.job} has failed{steps}{error}."}
 
 
 def _event(event: str, snapshot: Snapshot, alert: Alert | None, rank: Rank | None, skipped: int) -> dict[str, Any]:

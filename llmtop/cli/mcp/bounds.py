@@ -36,7 +36,7 @@ def bounded(answer: dict[str, Any], largest: int = LARGEST_BYTES) -> dict[str, A
 
 
 def _size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False).encode())
+    return len(json.dumps(value, ensure_ascii=False, indent=2).encode())  # as the mcp package writes it
 
 
 def _shorten(value: Any, path: str, kept: int, left_out: dict[str, int]) -> Any:

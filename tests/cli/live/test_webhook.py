@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmtop.cli.live import webhook
 from llmtop.cli.live.webhook import Webhook
 from llmtop.config import Notify, parse
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import Alert, Host, Rank, Snapshot
+from llmtop.runs import folder
 from llmtop.system.address_file import read_address
-from tests.support import snapshots
+from tests.support import generated_run, made_runs, snapshots
 from tests.support.preloaded import llmtop
 from tests.support.processes import environment, wait_for
 
@@ -114,6 +116,39 @@ def test_the_end_of_a_run_is_posted_when_its_last_process_here_is_gone(server: _
     assert (ended["event"], ended["job"], ended["summary"]) == (
         "ended", "train.py", "The run train.py has ended after step 41.",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [("", "was killed after step 41: it wrote no end"), ("KeyError", "has failed after step 41: KeyError")],
+)
+def test_the_end_of_a_run_that_was_killed_or_failed_says_so(
+    server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, words: str
+) -> None:
+    monkeypatch.setenv("LLMTOP_RUNS", str(tmp_path))
+    if error:
+        run = made_runs.write_run(tmp_path, "night", [0.1] * 42, error=error)
+    else:
+        run = generated_run.write_run(tmp_path, end=1.7e9, hours=0.1)
+    (file,) = (path for path in run.iterdir() if path.name.endswith(folder.RUN))
+    name, _ = folder.parsed_name(file.name) or (None, None)
+    assert name is not None
+    hook = Webhook(Notify(events=["ended"]), server.address)
+    rank = snapshots.rank(name.pid, job="train.py", step=41, rank=name.rank, attached_at=name.started_ms / 1000)
+    hook(_snapshot(ranks=(rank,)))
+    hook(_snapshot())
+    wait_for(lambda: server.posted)
+    hook.close()
+    (ended,) = _events(server)
+    assert (ended["severity"], ended["summary"]) == ("warning", f"The run train.py {words}.")
+
+
+def test_a_template_has_times_to_the_millisecond(server: _Server) -> None:
+    hook = Webhook(Notify(body='{"at": $time}'), server.address)
+    hook(replace(_snapshot(_alert()), time=1795788336.218))
+    wait_for(lambda: server.posted)
+    hook.close()
+    assert _events(server) == [{"at": 1795788336.218}]
 
 
 def test_a_template_is_filled_in_as_json(server: _Server) -> None:

@@ -73,7 +73,7 @@ def test_every_tool_has_its_command() -> None:
 def test_a_long_answer_is_shortened_and_says_so(items: int) -> None:
     answer = {"schema": 1, "rows": [{"name": f"kernel {number}"} for number in range(items)], "text": "x" * 9000}
     short = bounded(answer)
-    assert len(json.dumps(short)) <= LARGEST_BYTES
+    assert len(json.dumps(short, indent=2)) <= LARGEST_BYTES
     assert short["schema"] == 1
     if items == 10:
         assert short is answer
@@ -83,4 +83,4 @@ def test_a_long_answer_is_shortened_and_says_so(items: int) -> None:
 
 def test_an_answer_of_many_fields_still_fits() -> None:
     answer = {f"field {number}": "x" * 100 for number in range(10_000)}
-    assert len(json.dumps(bounded(answer))) <= LARGEST_BYTES
+    assert len(json.dumps(bounded(answer), indent=2)) <= LARGEST_BYTES
