@@ -45,7 +45,7 @@ def refusal() -> str:
     try:
         attached = targets.list_attached()
     except LlmtopError:
-        attached = []
+        attached = ()
     if any(target.rank is not None for target in attached):
         return ""
     if attached:
