@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from textual.pilot import Pilot
 
 from collectors.prometheus.cluster_view import ClusterView, GpuCell, LateRank, Node, NodeCharts, Series
 from collectors.prometheus.source import ViewRequest
+from tui.cluster import capture_line
 from tui.cluster.app import ClusterApp
 from tui.core import keys
 from tui.core.board_screen import BoardScreen
@@ -116,7 +118,7 @@ async def open_screen(app: ClusterApp, pilot: Pilot[int], way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_every_key_of_the_cluster_acts_or_is_answered(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.cluster.capture_line.can_run", lambda: False)
+    monkeypatch.setattr("tui.cluster.capture_line.refusal", lambda: "no rank is attached here")
     app = ClusterApp(Answering())
     name = keys.CLUSTER_HELP if way == "help" else keys.CLUSTER
     works = {one: key.action.partition("(")[0] for key in keys.for_screen(name) for one in key.names}
@@ -163,3 +165,20 @@ async def test_a_click_on_a_word_of_the_grid_s_title_sorts_the_nodes() -> None:
         assert "node11" in text(app).splitlines()[y + 1]
         await pilot.press("O")
         await shows(app, pilot, "▴power")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((), "run this command on a node of the job (no rank is attached here)"),
+        ((None, None), "the trainings on this node are no ranks of a job: llmtop capture --pid 40"),
+        ((0,), ""),
+    ],
+)
+def test_the_key_of_a_capture_names_what_works_on_this_node(
+    monkeypatch: pytest.MonkeyPatch, ranks: tuple[int | None, ...], said: str
+) -> None:
+    attached = tuple(SimpleNamespace(pid=40 + place, rank=rank) for place, rank in enumerate(ranks))
+    monkeypatch.setattr("llmtop.capture.targets.list_attached", lambda: attached)
+    assert capture_line.refusal().startswith(said)
+    assert bool(capture_line.refusal()) == bool(said)
