@@ -6,7 +6,7 @@
 # Slurm obeys what this prints, and waits until nobody holds its output: the exporter gets none of it. Whatever goes wrong
 # here, the task starts. Tried with Slurm 22.05.
 # Settings, in the job's environment or here:
-: "${LLMTOP_EXPORT:=llmtop export}"     # the command; the extra llmtop-monitor[cluster] must be installed
+: "${LLMTOP_EXPORT:=llmtop export}"     # the command; the extra cluster must be installed
 : "${LLMTOP_EXPORT_BIND:=127.0.0.1}"    # 0.0.0.0: whoever reaches the port can read it
 : "${LLMTOP_EXPORT_PORT:=9401}"
 : "${LLMTOP_EXPORT_SD:=}"               # a shared folder that Prometheus reads by file_sd_configs

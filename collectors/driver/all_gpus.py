@@ -8,16 +8,13 @@ from collectors.amd import presence
 from collectors.base.source import GpuReading
 from collectors.driver.source import DriverSource
 from collectors.tpu import presence as tpu_presence
+from llmtop.extras import how_to_install
 from llmtop.system import procfs
 
-NO_BINDING = (
-    "there are GPUs of AMD's here, and the package amdsmi is not installed: pip install 'llmtop-monitor[amd]'"
-)
+NO_BINDING = f"there are GPUs of AMD's here, and the package amdsmi is not installed; {how_to_install('amd')}"
 
 
-NO_TPU_BINDING = (
-    "there are TPUs here, and the package tpu-info is not installed: pip install 'llmtop-monitor[tpu]'"
-)
+NO_TPU_BINDING = f"there are TPUs here, and the package tpu-info is not installed; {how_to_install('tpu')}"
 
 
 class AllGpus:

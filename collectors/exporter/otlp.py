@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.exporter.stage import ExportStage
 from llmtop.errors import NotPossibleHere
+from llmtop.extras import how_to_install
 from llmtop.model.snapshot import Snapshot
 from llmtop.version import __version__
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 PUSH_SECONDS = 10.0
 """How long a receiver may take."""
-EXTRA = "llmtop export --otlp needs OpenTelemetry's exporter: pip install 'llmtop-monitor[otel]'"
+EXTRA = f"llmtop export --otlp needs OpenTelemetry's exporter; {how_to_install('otel')}"
 _COUNTER = "counter"
 
 

@@ -59,6 +59,6 @@ def _home(package: str) -> str:
     if spec is None or spec.origin is None:
         raise NotPossibleHere(
             f"{package}, which llmtop needs, is not installed in {sys.prefix}; run: "
-            f"{sys.executable} -m pip install llmtop-monitor"
+            f"{sys.executable} -m pip install {package}"
         )
     return str(Path(spec.origin).absolute().parent.parent)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.extras import how_to_install
 from llmtop.format import printable
 from llmtop.naming import file_names
 from llmtop.ncu import extract, tool
@@ -18,7 +19,7 @@ from llmtop.ncu.profile import KernelProfile
 from llmtop.system.inputs import open_input
 
 SUFFIX = file_names.NCU_REPORT
-INSTALL = "pip install 'llmtop-monitor[kernels]'"
+INSTALL = how_to_install("kernels")
 _MAGIC = b"NVR\0"
 _SECONDS = 120.0
 """A report of one kernel takes 0.2 s, one of hundreds some seconds."""

@@ -68,7 +68,7 @@ def test_without_the_library_the_sentence_says_how_to_get_it(
 ) -> None:
     monkeypatch.setattr(reader, "library", lambda: None)
     monkeypatch.setenv("LLMTOP_NCU", str(tmp_path / "none"))
-    with pytest.raises(NotPossibleHere, match=r"pip install 'llmtop-monitor\[kernels\]'"):
+    with pytest.raises(NotPossibleHere, match=r"pip install '\.\[kernels\]'; elsewhere: pip install ncu-report"):
         read(unpacked("gpt0", tmp_path))
 
 

@@ -261,7 +261,11 @@ OTHER_VALUES: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/bench/comparing.py", r"wanted\.short or .*", "tokens_per_s"),
     ("llmtop/bench/comparing.py", r"names", "steps_per_s, mean, p50, p95, p99"),
     ("llmtop/bench/limits.py", r"value|repr\(value\)", "fast"),
-    ("llmtop/cli/report/kernel.py", r"read\.INSTALL", "pip install 'llmtop-monitor[kernels]'"),
+    (
+        "llmtop/cli/report/kernel.py",
+        r"read\.INSTALL",
+        "in a checkout of llmtop: pip install '.[kernels]'; elsewhere: pip install ncu-report",
+    ),
     ("llmtop/cli/run/gpus_in_use.py", r".*size\(.*", "61.2 GiB"),
     ("llmtop/cli/which/command.py", r"near", "memory_growth (GPU memory grows)"),
     ("llmtop/cli/which/command.py", r"query", "gpu melts"),

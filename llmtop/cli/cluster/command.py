@@ -12,6 +12,7 @@ import click
 from llmtop.cli.live.command import range_check, require_terminal
 from llmtop.cli.output import write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+from llmtop.extras import how_to_install
 from llmtop.model.setting_ranges import MAX_INTERVAL_SECONDS, MIN_CLUSTER_INTERVAL_SECONDS
 from llmtop.naming.addresses import PROMETHEUS_EXAMPLE
 
@@ -152,7 +153,7 @@ def _need_client() -> None:
     try:
         import_module("httpx")
     except ImportError:
-        raise NotPossibleHere("llmtop cluster needs httpx: pip install 'llmtop-monitor[cluster]'") from None
+        raise NotPossibleHere(f"llmtop cluster needs the package httpx; {how_to_install('cluster')}") from None
 
 
 def _print_once(watched: Cluster, as_json: bool) -> int:

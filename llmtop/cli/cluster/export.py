@@ -15,6 +15,7 @@ import click
 from llmtop.cli.live.command import range_check
 from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+from llmtop.extras import how_to_install
 from llmtop.format import printable
 from llmtop.model.setting_ranges import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from llmtop.naming.addresses import DCGM_EXPORTER, is_server_url
@@ -179,7 +180,7 @@ def _need_client() -> None:
         import_module("prometheus_client")
     except ImportError:
         raise NotPossibleHere(
-            "llmtop export needs prometheus-client: pip install 'llmtop-monitor[cluster]'"
+            f"llmtop export needs the package prometheus-client; {how_to_install('cluster')}"
         ) from None
 
 

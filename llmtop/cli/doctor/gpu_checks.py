@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from llmtop.capture.base.engine import Check
+from llmtop.extras import pip_command
 from llmtop.system import procfs
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _amd(shown: list[Gpu], reading: GpuReading | None) -> Check:
         return Check(name=name, ok=None, says=f"none found by amdsmi ({_UNTRIED})")
     if not presence.has_binding():
         says = "the AMD driver or library is installed, the Python package amdsmi is not"
-        return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[amd]'")
+        return Check(name=name, ok=False, says=says, command=pip_command("amd"))
     return Check(name=name, ok=False, says=_note(reading, "AMD: ") or "amdsmi did not reply")
 
 
@@ -128,7 +129,7 @@ def _tpus(shown: list[Gpu], reading: GpuReading | None) -> Check:
         return Check(name=name, ok=None, says=f"none found by tpu-info ({_TPU_UNTRIED})")
     if not presence.has_binding():
         says = f"{count} found, but the Python package tpu-info is not installed"
-        return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[tpu]'")
+        return Check(name=name, ok=False, says=says, command=pip_command("tpu"))
     return Check(name=name, ok=False, says=_note(reading, "TPU: ") or "tpu-info did not reply")
 
 

@@ -16,6 +16,7 @@ import click
 from llmtop.cli.mcp.bounds import bounded
 from llmtop.cli.own_command import run_own_command
 from llmtop.errors import EXIT_DONE, NotPossibleHere
+from llmtop.extras import how_to_install
 from llmtop.naming import file_names
 from llmtop.version import __version__
 
@@ -129,9 +130,7 @@ def server() -> MCPServer:
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ToolAnnotations
     except ImportError:
-        raise NotPossibleHere(
-            "llmtop mcp needs the package mcp. In a checkout: pip install '.[mcp]'; else: pip install mcp"
-        ) from None
+        raise NotPossibleHere(f"llmtop mcp needs the package mcp; {how_to_install('mcp')}") from None
 
     def answering(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
         import functools

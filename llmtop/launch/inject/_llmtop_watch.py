@@ -190,9 +190,10 @@ def _make_importable() -> bool:
     if not missing:
         return True
     if sys.implementation.cache_tag != os.environ.get(ABI) and missing != ["llmtop"]:
+        needed = " ".join(name for name in missing if name != "llmtop")  # llmtop itself has no compiled code
         _print_once(
             f"not instrumented: {sys.executable} lacks {', '.join(missing)}, and those of llmtop are for another "
-            f"Python ({os.environ.get(ABI)}); run: {sys.executable} -m pip install llmtop-monitor"
+            f"Python ({os.environ.get(ABI)}); run: {sys.executable} -m pip install {needed}"
         )
         return False
     sys.meta_path.append(OwnPackages(os.environ.get(PATH, "").split(os.pathsep)))

@@ -241,7 +241,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     path = f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}"
     code, said = refused("--port", "0", PYTHONPATH=path)
     assert code == 3
-    assert "pip install 'llmtop-monitor[cluster]'" in said
+    assert "pip install '.[cluster]'; elsewhere: pip install prometheus-client httpx" in said
 
 
 def test_the_rules_are_printed_without_anything_else() -> None:

@@ -62,7 +62,7 @@ def test_tpus_and_torch_xla_are_told_and_what_would_change_that(
     monkeypatch.setattr(presence, "DEVICES", pci(tmp_path / "pci"))
     monkeypatch.setattr(presence, "has_binding", lambda: False)
     missing = gpu_checks._tpus([], None)
-    assert (missing.ok, missing.command) == (False, "pip install 'llmtop-monitor[tpu]'")
+    assert (missing.ok, missing.command) == (False, "pip install tpu-info")
     monkeypatch.setattr(presence, "has_binding", lambda: True)
     reading = GpuReading(notes=("TPU: the package tpu-info does not load (TypeError: no)",))
     assert "does not load" in gpu_checks._tpus([], reading).says

@@ -296,7 +296,7 @@ def test_amds_gpus_without_the_binding_are_named_with_what_to_install(monkeypatc
     source.start()
     try:
         (note,) = reading_when(source, lambda reading: reading.notes).notes
-        assert "pip install 'llmtop-monitor[amd]'" in note
+        assert "pip install '.[amd]'; elsewhere: pip install amdsmi" in note
     finally:
         source.close()
 
