@@ -362,15 +362,16 @@ class _Known:
             index.save(self._runs, self._changed, gone)
 
 
-def find_run(path: Path, wanted: str | None) -> Run:
+def find_run(path: Path, wanted: str | None, *, least_characters: int = 1) -> Run:
     """Return the run of an id, of the beginning of one or of a name; the newest where none is given.
 
     Args:
         path: folder of all runs.
         wanted: as above; "-1" is the newest, "-2" the one before it.
+        least_characters: fewer than this are no beginning of an id; a whole id or name may have any number.
 
     Raises:
-        UnusableInput: there is none, or several fit.
+        UnusableInput: there is none, several fit, or the beginning is too short.
         OSError: the folder cannot be read.
     """
     runs = list_runs(path)
@@ -386,6 +387,11 @@ def find_run(path: Path, wanted: str | None) -> Run:
         return runs[int(wanted)]
     fitting = [run for run in runs if wanted in (run.id, run.folder.name, run.name)]
     fitting = fitting or [run for run in runs if run.id.startswith(wanted)]
+    if fitting and len(wanted) < least_characters and all(wanted != run.id and wanted != run.name for run in fitting):
+        raise UnusableInput(
+            f"{printable(wanted, 60)} is too short. Give at least {least_characters} characters of the id, "
+            f"or the whole name: {fitting[-1].id}"
+        )
     if not fitting:
         known = list(dict.fromkeys(name for run in reversed(runs) for name in (run.id, run.name) if name))
         near = nearest_word(wanted, known)

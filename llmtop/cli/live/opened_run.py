@@ -7,17 +7,18 @@ import math
 from llmtop.cli.live.command import print_snapshots, require_terminal, show_feed
 from llmtop.config import current
 from llmtop.errors import EXIT_DONE
-from llmtop.runs.node_notes import read_notes
+from llmtop.runs.node_notes import NodeNotes
 from llmtop.runs.store import Run
 
 _FROM_END_SECONDS = 60.0
 
 
-def open_run(run: Run, *, as_json: bool) -> int:
+def open_run(run: Run, notes: NodeNotes, *, as_json: bool) -> int:
     """Show a run as a replay shows a recording.
 
     Args:
         run: as of `llmtop.runs.store`.
+        notes: of monitors on it.
         as_json: print its snapshots instead, from the first to the last.
 
     Returns:
@@ -30,7 +31,7 @@ def open_run(run: Run, *, as_json: bool) -> int:
 
     if not as_json:
         require_terminal("llmtop runs show, or llmtop runs open --json")
-    reader = RunSnapshots(run, read_notes(run))
+    reader = RunSnapshots(run, notes)
     feed = ReplayFeed(
         reader, lambda: RunAlerts(reader), math.inf if as_json else 1.0, make_figures=lambda: RunFigures(reader)
     )

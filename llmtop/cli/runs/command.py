@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -35,26 +36,43 @@ def runs(*, action: Literal["list", "show", "open", "delete"], wanted: str | Non
 
     path = folder.runs_folder().path
     limits = current().runs
-    try:
+    with _errors_named(path):
         retention.delete_old_runs(path, days=limits.days, most_bytes=int(limits.gib * (1 << 30)))
-        if action == "list":
-            unreadable: list[Path] = []
-            _list(store.list_runs(path, unreadable), path, as_json)
-            if unreadable:
-                print_text(f"{counted(len(unreadable), 'run')} of other users cannot be read", err=True)
-        elif action == "show":
-            _show(store.find_run(path, wanted), as_json)
-        elif action == "open":
-            return _open(store.find_run(path, wanted), as_json)
-        elif wanted is None:
-            raise UnusableInput("No run given. List the runs: llmtop runs. Then: llmtop runs delete RUN")
-        else:
-            _delete(store.find_run(path, wanted), as_json)
+    if action == "list":
+        _list(path, as_json)
+        return EXIT_DONE
+    if action == "delete" and wanted is None:
+        raise UnusableInput("No run given. List the runs: llmtop runs. Then: llmtop runs delete RUN")
+    with _errors_named(path):
+        run = store.find_run(path, wanted, least_characters=_LEAST_TO_DELETE if action == "delete" else 1)
+    if action == "open":
+        return _open(run, as_json)
+    if action == "show":
+        _show(run, as_json)
+    else:
+        _delete(run, as_json)
+    return EXIT_DONE
+
+
+_LEAST_TO_DELETE = 4
+"""Characters of an id without which no run is deleted."""
+
+
+@contextmanager
+def _errors_named(path: Path, verb: str = "read") -> Iterator[None]:
+    """Raise an error of a file as a sentence. Nothing is printed inside: an error of the output is none of a run's
+    files.
+
+    Args:
+        path: the folder of all runs, for errors that name no file.
+        verb: participle of what failed.
+    """
+    try:
+        yield
     except OSError as error:
         raise NotPossibleHere(
-            f"{error.filename or path} cannot be read: {error.strerror}; check its permissions"
+            f"{error.filename or path} cannot be {verb}: {error.strerror}; check its permissions"
         ) from None
-    return EXIT_DONE
 
 
 _LESS_NEEDED = ("starts", "GPU h", "ranks", "step p50", "goodput", "steps", "lasted")
@@ -65,10 +83,20 @@ _PIPE_WIDTH = 10_000
 """Most cells of a line that goes to a file or a pipe."""
 
 
-def _list(found: list[Run], path: Path, as_json: bool) -> None:
+def _list(path: Path, as_json: bool) -> None:
+    from llmtop.runs import store
     from llmtop.runs.report import report_of
 
-    reports = [report_of(run) for run in reversed(found)]
+    unreadable: list[Path] = []
+    with _errors_named(path):
+        found = store.list_runs(path, unreadable)
+        reports = [report_of(run) for run in reversed(found)]
+    _print_list(reports, path, as_json)
+    if unreadable:
+        print_text(f"{counted(len(unreadable), 'run')} of other users cannot be read", err=True)
+
+
+def _print_list(reports: list[RunReport], path: Path, as_json: bool) -> None:
     if as_json:
         for report in reports:
             print_json(report)
@@ -78,7 +106,7 @@ def _list(found: list[Run], path: Path, as_json: bool) -> None:
         cells = [_cells(report, 24 if width >= 80 else 12) for report in reports]
         for line in _lines(cells, width):
             print_text(printable(line, width))
-    what = f"{len(found)} run{'' if len(found) == 1 else 's'}" if found else "no runs"
+    what = counted(len(reports), "run") if reports else "no runs"
     print_text(f"{what} in {printable(str(path))}", err=True)
 
 
@@ -126,9 +154,10 @@ def _show(run: Run, as_json: bool) -> None:
     from llmtop.runs.node_notes import read_notes
     from llmtop.runs.report import report_of
 
-    notes = read_notes(run)
-    add_recomputed(run, notes)
-    report = report_of(run, notes)
+    with _errors_named(run.folder):
+        notes = read_notes(run)
+        add_recomputed(run, notes)
+        report = report_of(run, notes)
     if as_json:
         write_json(encode_json(report))
         return
@@ -140,8 +169,11 @@ def _show(run: Run, as_json: bool) -> None:
 
 def _open(run: Run, as_json: bool) -> int:
     from llmtop.cli.live.opened_run import open_run
+    from llmtop.runs.node_notes import read_notes
 
-    return open_run(run, as_json=as_json)
+    with _errors_named(run.folder):
+        notes = read_notes(run)
+    return open_run(run, notes, as_json=as_json)
 
 
 def _delete(run: Run, as_json: bool) -> None:
@@ -149,12 +181,13 @@ def _delete(run: Run, as_json: bool) -> None:
 
     if run.how == RUNNING:
         raise UnusableInput(f"Run {run.id} is still running; delete it after its end")
-    for process in run.processes:
-        for path in process.folder.glob(process.name.text + ".*"):
-            path.unlink(missing_ok=True)
-    for path in {process.folder for process in run.processes}:
-        if not any(one.suffix != ".node" for one in path.iterdir()):
-            shutil.rmtree(path)
+    with _errors_named(run.folder, "deleted"):
+        for process in run.processes:
+            for path in process.folder.glob(process.name.text + ".*"):
+                path.unlink(missing_ok=True)
+        for path in {process.folder for process in run.processes}:
+            if not any(one.suffix != ".node" for one in path.iterdir()):
+                shutil.rmtree(path)
     if as_json:
         print_json(RunRemoval(removed=run.id))
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from llmtop.runs import store
 from tests.support.made_runs import write_run
 from tests.support.preloaded import llmtop
 from tests.support.processes import environment
@@ -41,6 +44,41 @@ def test_a_row_is_one_line_and_keeps_the_command(runs: Path, columns: int) -> No
     assert all("python" in line for line in lines[1:3])
     assert lines[3].startswith("2 runs in")
     assert ("goodput" in lines[0]) == (columns == 200)
+
+
+@pytest.mark.parametrize(
+    "words", [("runs",), ("runs", "--json"), ("runs", "show"), ("runs", "show", "--json"), ("runs", "open", "--json")]
+)
+def test_a_reader_that_has_gone_is_no_error(runs: Path, words: tuple[str, ...]) -> None:
+    gone, write = os.pipe()
+    os.close(gone)
+    env = environment(LLMTOP_RUNS=str(runs), XDG_CONFIG_HOME=_old(runs))
+    command = [sys.executable, "-m", "llmtop", *words]
+    done = subprocess.run(command, env=env, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+
+
+def test_a_full_disk_is_no_fault_of_the_runs(runs: Path) -> None:
+    env = environment(LLMTOP_RUNS=str(runs), XDG_CONFIG_HOME=_old(runs))
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "llmtop", "runs"]
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "standard output" in done.stderr.decode()
+
+
+def test_one_letter_deletes_nothing(runs: Path) -> None:
+    env = environment(LLMTOP_RUNS=str(runs), XDG_CONFIG_HOME=_old(runs))
+    newest = store.list_runs(runs)[-1]
+    short = newest.id[:3]
+    refused = llmtop("runs", "delete", short, env=env)
+    assert refused.returncode == 2
+    assert f"{short} is too short. Give at least 4 characters" in refused.stderr
+    assert len(store.list_runs(runs)) == 2
+    assert llmtop("runs", "delete", newest.id[:4], env=env).returncode == 0
+    assert llmtop("runs", "delete", "a", env=env).returncode == 0  # the whole name
+    assert not store.list_runs(runs)
 
 
 def _old(runs: Path) -> str:
