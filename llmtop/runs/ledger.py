@@ -17,9 +17,10 @@ from llmtop.runs.store import ENDED, FAILED, KILLED, RUNNING, Attempt, RankProce
 
 START, COMPILE, PRODUCTIVE = "start", "compile", "productive"
 WAIT_DATA, WAIT_COMMUNICATION, WAIT_COPY = "wait_data", "wait_communication", "wait_copy"
-CHECKPOINT_TIME, EVALUATION_TIME, HANG, LOST, DOWN, UNKNOWN = (
+CHECKPOINT_TIME, EVALUATION_TIME, CAPTURE, HANG, LOST, DOWN, UNKNOWN = (
     "checkpoint",
     "evaluation",
+    "capture",
     "hang",
     "lost",
     "down",
@@ -34,6 +35,7 @@ CLASSES = {
     WAIT_COPY: "copies to the GPU",
     CHECKPOINT_TIME: "saving checkpoints",
     EVALUATION_TIME: "evaluations",
+    CAPTURE: "captures by llmtop",
     HANG: "steps that stood still",
     LOST: "steps after the last checkpoint before a restart",
     DOWN: "between the end of a start and the next one",
@@ -167,7 +169,8 @@ def _add_process(
         if "/" not in name:
             own[class_of(name)] += seconds
             last += seconds
-    unfinished = max(0.0, stop - max(last, first_ended))
+    held = records.held_seconds(state, last - to_unix, stop - to_unix)
+    unfinished = max(0.0, stop - max(last, first_ended) - held)
     if _stands_still(state, unfinished):
         own[HANG] += unfinished
     elif process.how == RUNNING or is_restarted:
@@ -185,6 +188,7 @@ def _add_process(
             own[LOST] += moved
     for name, seconds in own.items():
         spent[name] += seconds
+    spent[CAPTURE] += held
 
 
 def _classes_of_steps(state: records.State) -> dict[str, float]:
@@ -198,6 +202,10 @@ def _classes_of_steps(state: records.State) -> dict[str, float]:
             own[class_of(name)] += max(0.0, seconds - first_phases.get(name, 0.0))
             covered += max(0.0, seconds - first_phases.get(name, 0.0))
     own[PRODUCTIVE] += max(0.0, state.step_seconds - state.first_step[2] / 1e9 - covered)
+    own[CAPTURE] += state.capture_seconds
+    for part, seconds in state.capture_parts.items():
+        own[PRODUCTIVE if part == OUTSIDE else class_of(part)] -= seconds
+        own[CAPTURE] += seconds
     for part, seconds in state.stalls.items():
         name = PRODUCTIVE if part == OUTSIDE else class_of(part)
         if name in (PRODUCTIVE, WAIT_COMMUNICATION):

@@ -150,6 +150,14 @@ class State(msgspec.Struct, tag="state", kw_only=True, omit_defaults=True):
     stalls: dict[str, float] = {}
     """Seconds beyond the usual step of those that took `STALL_FACTOR` times that and `STALL_SECONDS` more, by the
     part that was longest: a phase, or `OUTSIDE`."""
+    capture_seconds: float = 0.0
+    """Seconds between steps in which captures by llmtop held the process."""
+    capture_parts: dict[str, float] = {}
+    """Seconds beyond the usual step of those that a capture held or slowed, by phase, and `OUTSIDE`."""
+    holds: list[tuple[float, float]] = []
+    """From when to when captures did (`mono`), those that reach beyond the last step."""
+    held_until: float = 0.0
+    """When the last of all of them ended."""
     checkpoint_mono: float | None = None
     """When the last checkpoint was saved, as far as a phase shows it."""
     checkpoint_index: int | None = None
@@ -173,6 +181,14 @@ class RecentSteps(msgspec.Struct, tag="steps", kw_only=True):
     steps: list[StepRow]
     mono_offset_ns: int = 0
     """Offset from CLOCK_MONOTONIC to the steps' unix times."""
+
+
+class Hold(msgspec.Struct, tag="hold", kw_only=True):
+    """A capture of llmtop's that held the process between two steps, by `mono`."""
+
+    begun: float
+    ended: float
+    engine: str = ""
 
 
 class Values(msgspec.Struct, tag="values", kw_only=True):
@@ -295,6 +311,7 @@ Record = (
     | State
     | KeptSteps
     | RecentSteps
+    | Hold
     | Values
     | Sign
     | End
@@ -387,19 +404,54 @@ def add_step(
             state.checkpoint_mono, state.checkpoint_index = saved, index
 
 
+def add_hold(state: State, hold: Hold) -> None:
+    """Add a stretch that a capture took to sums, before the steps that it lies in; unless they have it already."""
+    if hold.ended > state.held_until:
+        state.held_until = hold.ended
+        state.holds = [*state.holds, (hold.begun, hold.ended)]
+
+
+def held_seconds(state: State, begun: float, ended: float) -> float:
+    """Return for how much of a stretch (`mono`) captures held the process, of `State.holds`."""
+    return sum(max(0.0, min(until, ended) - max(since, begun)) for since, until in state.holds)
+
+
 def _add_stall(state: State, row: StepRow, first: float) -> None:
     """Compare a step, and the time since the one before, with the usual one."""
     host = row[2] / 1e9
     between = 0.0 if state.last_mono is None else max(0.0, first - state.last_mono)
-    whole, usual = host + between, state.usual_seconds
+    captured = _take_capture(state, row, first, between) if state.holds else 0.0
+    whole, usual = host + between - captured, state.usual_seconds
     if usual and whole > STALL_FACTOR * usual and whole > usual + STALL_SECONDS:
-        parts = {name: ns / 1e9 for name, ns, _ in row[6] if "/" not in name}
-        parts[OUTSIDE] = max(0.0, host - sum(parts.values())) + between
+        parts = _parts(row)
+        parts[OUTSIDE] += between
         part = max(parts, key=lambda name: parts[name])
         state.stalls[part] = state.stalls.get(part, 0.0) + whole - usual
     if state.steps > 1:  # the first one is not usual
         weight = max(0.05, 1 / (state.steps - 1))
         state.usual_seconds += (min(whole, 2 * usual or whole) - usual) * weight
+
+
+def _take_capture(state: State, row: StepRow, first: float, between: float) -> float:
+    """Return how much of a step beyond the usual one captures took, once that is in the sums."""
+    host: float = row[2] / 1e9
+    ended = first + host
+    before = held_seconds(state, first - between, first)
+    within = min(held_seconds(state, first, ended), max(0.0, host - state.usual_seconds))
+    state.holds = [one for one in state.holds if one[1] > ended]
+    state.capture_seconds += before
+    if not state.usual_seconds or within <= 0:
+        return before
+    for part, seconds in _parts(row).items():
+        state.capture_parts[part] = state.capture_parts.get(part, 0.0) + seconds * within / host
+    return before + within
+
+
+def _parts(row: StepRow) -> dict[str, float]:
+    """Return the seconds of a step by phase, and `OUTSIDE`."""
+    parts = {name: ns / 1e9 for name, ns, _ in row[6] if "/" not in name}
+    parts[OUTSIDE] = max(0.0, row[2] / 1e9 - sum(parts.values()))
+    return parts
 
 
 def histogram_percentile(histogram: list[tuple[int, int]], share: float) -> float | None:

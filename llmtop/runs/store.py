@@ -387,7 +387,8 @@ def find_run(path: Path, wanted: str | None, *, least_characters: int = 1) -> Ru
         return runs[int(wanted)]
     fitting = [run for run in runs if wanted in (run.id, run.folder.name, run.name)]
     fitting = fitting or [run for run in runs if run.id.startswith(wanted)]
-    if fitting and len(wanted) < least_characters and all(wanted != run.id and wanted != run.name for run in fitting):
+    is_whole = any(wanted in (run.id, run.name) for run in fitting)
+    if fitting and len(wanted) < least_characters and not is_whole:
         raise UnusableInput(
             f"{printable(wanted, 60)} is too short. Give at least {least_characters} characters of the id, "
             f"or the whole name: {fitting[-1].id}"
@@ -480,14 +481,16 @@ def _joins(run: Run, process: RankProcess) -> bool:
 def _add_last_minutes(state: records.State, files: list[RunFile]) -> records.State:
     """Return sums that hold the steps after them as well, which the files of the last minutes have."""
     counts, phases = dict(state.histogram), dict(state.phases)
-    total = msgspec.structs.replace(state, stalls=dict(state.stalls))
+    total = msgspec.structs.replace(state, stalls=dict(state.stalls), capture_parts=dict(state.capture_parts))
 
     def is_newer(member: FileMember) -> bool:
         return member.last >= state.at - 1.0
 
     for file in files:
         for record in file.records(is_newer):
-            if isinstance(record, records.RecentSteps):
+            if isinstance(record, records.Hold):
+                records.add_hold(total, record)
+            elif isinstance(record, records.RecentSteps):
                 done = total.steps + total.lost
                 for row in record.steps[max(0, done - record.first) :]:
                     total.phases_after = {}  # they are in this step

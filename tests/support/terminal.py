@@ -61,6 +61,8 @@ class Terminal:
 
         usual = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"}
         env = environment(**{**usual, **extra})
+        for name in {"COLUMNS", "LINES"} - set(extra):
+            env.pop(name, None)  # of a terminal around the tests
         if list(command[:3]) == [sys.executable, "-m", "tests.support.screen"] and not extra and forked:
             self.process: subprocess.Popen[bytes] | preloaded.Fork = preloaded.start(
                 "screen", command[3:], [slave] * 3, env, session=True, controlling=controlling

@@ -34,6 +34,8 @@ GRACE_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 """How long an exit waits for a thread that waits for the GPU."""
 _POLL_SECONDS = 0.05
+_ENGINE = "nsys"
+"""The engine for which trainings are paused."""
 _waiter: Thread | None = None
 """The latest thread that waits, or has waited, for the GPU."""
 
@@ -154,8 +156,10 @@ class PauseUnderWay:
         try:
             failed, why = self._wait(index)
         finally:
-            took = time.monotonic_ns() - began
+            ended = time.monotonic_ns()
+            took = ended - began
             _budget.spend(took / 1e9)
+            self._recorder.holds.add(_ENGINE, began, ended)
         self._end("failed" if failed else "resumed", why if failed else "", took)
 
     def _wait(self, index: int) -> tuple[bool, str]:

@@ -275,6 +275,7 @@ class SelfCapture:
         if self._process_ends:
             self._abandon(f"the training ended{self._length.so_far()}")
         elif self._cancelled:
+            self._hold()
             self._recording.stop()
             self._unhook("cancelled", "")
         elif self._boundaries < 1 or not self._length.is_full(self._boundaries, self._recording):
@@ -285,6 +286,7 @@ class SelfCapture:
                 self._send_state("recording")
         else:
             self._length.end()
+            self._hold()
             self._recording.stop()
             self._last = index
             self._recorder.boundary_hook = None
@@ -309,6 +311,7 @@ class SelfCapture:
         _recorded = _recorded or recording.leaves_threads
         _of_thread.capture = _EndOfThread(self)
         self._recording = recording
+        self._hold()
         recording.start()
         self._boundaries = -recording.warmup
         if self._cancelled:  # while it started
@@ -317,8 +320,13 @@ class SelfCapture:
         else:
             self._began(index)
 
+    def _hold(self) -> None:
+        """Note that steps are longer from now on, until it records steps or has ended."""
+        self._recorder.holds.begin(self.request.engine)
+
     def _began(self, index: int) -> None:
         if self._boundaries == 0:
+            self._recorder.holds.end()
             at = self.request.at_step
             self._first = index + 1 if at is None else at
             self._length.begin()
@@ -339,6 +347,7 @@ class SelfCapture:
     def _end(self, state: str, detail: str) -> None:
         if self._ending.acquire(blocking=False):
             self._recording = None
+            self._recorder.holds.end()
             self._send_state(state, detail)
             self.ended.set()
 

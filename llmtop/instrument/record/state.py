@@ -19,6 +19,7 @@ from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
+from llmtop.instrument.record.capture_holds import CaptureHolds
 from llmtop.instrument.record.logged_values import LoggedValues
 from llmtop.instrument.record.open_phases import OpenPhases
 from llmtop.instrument.record.saved_checkpoints import SavedCheckpoints
@@ -109,6 +110,7 @@ class State(OpenPhases):
         "go_concurrent_next",
         "gpu_metrics",
         "held",
+        "holds",
         "hooks",
         "logged",
         "manual_used",
@@ -341,6 +343,7 @@ class State(OpenPhases):
         self.op_ranges: Callable[[int], None] | None = None
         """Marks operators for nsys; called as the hook is, after it: a pause may end in between."""
         self.pause = PauseSlot()
+        self.holds = CaptureHolds()
 
     def after_step(self, index: int, now: int) -> None:
         """Do the work that is not due at every step: periodic tasks, and a capture that counts steps."""

@@ -73,6 +73,7 @@ class RunLog:
         self._sums = Sums(*self._now())
         self._slow = SlowStepStacks()
         self._cursor = 0
+        self._held_until = 0
         self._values: dict[str, float] = {}
         self._facts_version = -1
         self._turn_s = TURN_S
@@ -222,6 +223,7 @@ class RunLog:
         """Take what the ring has, some steps at a time: between them the training may have the interpreter."""
         ring, begun = self._recorder.ring, self._cursor
         until = ring.count
+        found += self._read_holds()  # after the count: those before the steps to be read are known
         while self._cursor < until:
             first, rows = self._reader.read(self._cursor, min(BATCH, until - self._cursor))
             if first > self._cursor:
@@ -237,6 +239,16 @@ class RunLog:
             self._poll.poll(0)
         fast = (until - begun) / max(self._turn_s, _SHORTEST_TURN_S)
         self._turn_s = min(TURN_S, max(_SHORTEST_TURN_S, SIZE / 2 / fast)) if fast > 0 else TURN_S
+
+    def _read_holds(self) -> list[records.Record]:
+        """Take the stretches since the last turn in which captures held the process; one under way in parts."""
+        new: list[records.Record] = []
+        for one in self._recorder.holds.since(self._held_until):
+            begun, self._held_until = max(one.begun_ns, self._held_until), one.ended_ns
+            hold = records.Hold(begun=begun / 1e9, ended=one.ended_ns / 1e9, engine=one.engine)
+            records.add_hold(self._sums.state, hold)
+            new.append(hold)
+        return new
 
     def _read_values(self, found: list[records.Record], at: float) -> None:
         values = self._recorder.metrics.copy()

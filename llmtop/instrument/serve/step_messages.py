@@ -93,6 +93,7 @@ class StepReader:
         """
         self._ring = recorder.ring
         self._recorder = recorder
+        self._holds = recorder.holds
         self._names = recorder.paths.names
         self.pauses: deque[NoStepStretch] = deque(maxlen=MAX_PAUSES)
         """When the training was seen to stand still, oldest first; no interval goes across."""
@@ -112,7 +113,7 @@ class StepReader:
         for row in rows:
             index, begun, host_ns, interval, tokens, samples = row[:FIELDS]
             known = len(row)
-            if interval >= 0 and self.pauses and self._was_paused(begun - interval, begun):
+            if interval >= 0 and self._was_paused(begun - interval, begun):
                 interval = -1
             steps.append(
                 (
@@ -139,7 +140,9 @@ class StepReader:
         return self._places
 
     def _was_paused(self, begun: int, ended: int) -> bool:
-        return any(pause.begun < ended and pause.ended > begun for pause in self.pauses)
+        return self._holds.overlap(begun, ended) or any(
+            pause.begun < ended and pause.ended > begun for pause in self.pauses
+        )
 
 
 def _finite(count: float) -> float | None:
