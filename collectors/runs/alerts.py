@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,13 +28,16 @@ from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Rank, Snapshot, Window
 from llmtop.rules.engine import Rules
 from llmtop.runs import folder, index
-from llmtop.runs.node_notes import NodeNotes, RunAlert
+from llmtop.runs.node_notes import TURN_SECONDS, NodeNotes, RunAlert
 from llmtop.runs.store import RUNNING, Run
 from llmtop.version import __version__
 
 RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 36.0
 """Hours of a longer run, or of one with many ranks, for which alerts are recomputed, from its end: 0.7 s
 of processor time."""
+_AROUND_SECONDS = 120.0
+"""Rules look at steps for so long at the begin and the end of a time at which a monitor watched: an alert that
+holds before and after a short visit is one."""
 _MINUTE_SLOT = 59.0
 """Rules forget what they know where two snapshots are a minute apart."""
 _LAST_STEPS, _LEAST_LAST_SECONDS = 5000, 70.0
@@ -155,7 +159,38 @@ def add_recomputed(run: Run, notes: NodeNotes) -> None:
         if signature:
             index.save_alerts(runs, key, signature, msgspec.msgpack.encode(kept))
     notes.recomputed_since = kept.since
-    notes.alerts = sorted([*notes.alerts, *kept.alerts], key=lambda one: one.since)
+    notes.alerts = join_alerts([*notes.alerts, *kept.alerts])
+
+
+def join_alerts(alerts: list[RunAlert]) -> list[RunAlert]:
+    """Return alerts, oldest first, with one for each episode: recomputed ones of one rule and one process or GPU
+    that overlap with each other, or with one that a monitor saw, are one alert."""
+    found: list[RunAlert] = []
+    last: dict[tuple[object, ...], RunAlert] = {}
+    partly_recomputed: set[tuple[object, ...]] = set()
+    for alert in sorted(alerts, key=lambda one: one.since):
+        key = alert.id, alert.gpu_uuid if alert.pid is None else alert.pid
+        earlier = last.get(key)
+        is_recomputed = alert.recomputed or key in partly_recomputed
+        if earlier is None or not is_recomputed or not _overlaps(earlier, alert):
+            last[key] = alert
+            found.append(alert)
+            partly_recomputed.discard(key)
+            if alert.recomputed:
+                partly_recomputed.add(key)
+            continue
+        partly_recomputed.add(key)
+        if earlier.recomputed and not alert.recomputed:  # a monitor had all signals, not the steps alone
+            earlier.summary, earlier.points, earlier.advice = alert.summary, alert.points, alert.advice
+        earlier.recomputed = earlier.recomputed and alert.recomputed
+        earlier.severity = max(earlier.severity, alert.severity, key=severity_rank)
+        untils = earlier.until, alert.until
+        earlier.until = None if None in untils else max(one for one in untils if one is not None)
+    return found
+
+
+def _overlaps(earlier: RunAlert, later: RunAlert) -> bool:
+    return earlier.until is None or later.since <= earlier.until + TURN_SECONDS
 
 
 def _decode_facts(facts: bytes | None) -> _Kept | None:
@@ -213,10 +248,11 @@ def _recompute_alerts(reader: RunSnapshots, start: float) -> list[RunAlert]:
     found: list[RunAlert] = []
     texts: dict[int, list[Alert]] = {}
     up: list[tuple[Alert, RunAlert]] = []
-    last_up = 0.0
+    watched, last_up = reader.notes.watched, 0.0
     for _, snapshot in reader.snapshots(start):
-        is_watched = reader.notes.is_watched(snapshot.time)
-        present = () if is_watched else rules.apply(busy(figures(snapshot))).alerts
+        at = snapshot.time
+        is_long_watched = any(since + _AROUND_SECONDS < at < until - _AROUND_SECONDS for since, until in watched)
+        present = () if is_long_watched else rules.apply(busy(figures(snapshot))).alerts
         places = match_previous([alert for alert, _ in up], present)
         for number, (_, gone) in enumerate(up):
             if number not in places:
@@ -233,10 +269,17 @@ def _recompute_alerts(reader: RunSnapshots, start: float) -> list[RunAlert]:
             texts.setdefault(id(known), []).append(alert)
             now.append((alert, known))
         up, last_up = now, snapshot.time
+    found = [one for one in found if not _is_all_watched(one, watched)]
     for known in found:  # the first and the last numbers are those at the threshold
         alert = texts[id(known)][len(texts[id(known)]) // 2]
         known.summary, known.points, known.advice = alert.summary, list(alert.points), alert.next
     return found
+
+
+def _is_all_watched(alert: RunAlert, watched: list[tuple[float, float]]) -> bool:
+    """Return True if a monitor watched for as long as an alert held: what it did not see did not hold."""
+    until = math.inf if alert.until is None else alert.until
+    return any(since <= alert.since and until <= ended for since, ended in watched)
 
 
 def _run_alert(alert: Alert, rank: int | None) -> RunAlert:

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from collectors.replay import ReplayFeed
 from collectors.runs import alerts as alerts_module
 from collectors.runs import snapshots as snapshots_module
-from collectors.runs.alerts import RunAlerts, RunFigures, add_recomputed
+from collectors.runs.alerts import RunAlerts, RunFigures, add_recomputed, join_alerts
 from collectors.runs.past import pasts_of
 from collectors.runs.snapshots import RunSnapshots
 from llmtop.model.snapshot import Snapshot
 from llmtop.runs import store
-from llmtop.runs.node_notes import NodeNotes, read_notes
+from llmtop.runs.node_notes import NodeNotes, RunAlert, read_notes
 from tests.support.generated_run import LAST_SECONDS, STEP_SECONDS, UUID, write_run
 from tests.support.processes import wait_for
 from tests.support.snapshots import rank as rank_seen
@@ -125,6 +125,52 @@ def test_nobody_watched_and_the_slow_stretch_is_found_where_it_was(
         assert alert.recomputed
         assert alert.since == pytest.approx(BEGIN + 0.6 * HOURS * 3600, abs=120)
         assert alert.until == pytest.approx(BEGIN + 0.7 * HOURS * 3600, abs=120)
+
+
+def test_short_visits_of_monitors_split_no_alert(tmp_path: Path) -> None:
+    write_run(tmp_path, END, HOURS, 2)
+    (run,) = store.list_runs(tmp_path)
+    begin, end = BEGIN + 0.6 * HOURS * 3600, BEGIN + 0.7 * HOURS * 3600
+    visits = [(begin + after, begin + after + 40) for after in (250.0, 400.0, 700.0)]
+    add_recomputed(run, notes := NodeNotes(watched=visits))
+    waits = [alert for alert in notes.alerts if alert.id == "input_bound"]
+    assert sorted(alert.rank or 0 for alert in waits) == [0, 1]
+    for alert in waits:
+        assert alert.since == pytest.approx(begin, abs=120)
+        assert alert.until == pytest.approx(end, abs=120)
+
+
+def test_what_a_monitor_saw_and_what_is_recomputed_around_it_is_one_alert(tmp_path: Path) -> None:
+    write_run(tmp_path, END, HOURS, 2)
+    (run,) = store.list_runs(tmp_path)
+    begin, end = BEGIN + 0.6 * HOURS * 3600, BEGIN + 0.7 * HOURS * 3600
+    add_recomputed(run, whole := NodeNotes())
+    pid = next(alert.pid for alert in whole.alerts if alert.id == "input_bound" and alert.rank == 1)
+    seen = [
+        RunAlert(id="input_bound", severity="warning", since=at, until=at + 30, summary="seen", rank=1, pid=pid)
+        for at in (begin + 300, begin + 400)
+    ]
+    add_recomputed(run, notes := NodeNotes(alerts=seen, watched=[(begin + 300, begin + 430)]))
+    (joined,) = [alert for alert in notes.alerts if alert.id == "input_bound" and alert.rank == 1]
+    assert not joined.recomputed
+    assert joined.summary == "seen"
+    assert joined.since == pytest.approx(begin, abs=120)
+    assert joined.until == pytest.approx(end, abs=120)
+
+
+def test_alerts_of_other_times_and_processes_stay_apart() -> None:
+    def one(since: float, until: float | None, pid: int = 1, *, recomputed: bool = True) -> RunAlert:
+        return RunAlert(
+            id="outside", severity="info", since=since, until=until, summary="", pid=pid, recomputed=recomputed
+        )
+
+    apart = [one(0, 10), one(0, 10, 2), one(100, 110), one(105, None, 3), one(200, 210), one(300, None)]
+    assert len(join_alerts(apart)) == len(apart)
+    seen_twice = [one(0, 10, recomputed=False), one(5, 20, recomputed=False)]
+    assert len(join_alerts(seen_twice)) == 2
+    assert [(alert.since, alert.until) for alert in join_alerts([one(0, 10), one(5, None), one(7, 8)])] == [
+        (0, None)
+    ]
 
 
 def test_a_replay_shows_what_was_seen_and_marks_what_is_recomputed(run: store.Run) -> None:
