@@ -16,7 +16,13 @@ from llmtop.postmortem.evidence import (
     PythonError,
     StackDump,
 )
-from llmtop.postmortem.place_facts import keep_earliest_failures, place_errors, place_gpus, place_host_ranks
+from llmtop.postmortem.place_facts import (
+    keep_earliest_failures,
+    place_errors,
+    place_gpus,
+    place_host_ranks,
+    place_single_process,
+)
 from llmtop.postmortem.place_files import place_local_ranks
 
 _MOST_RANKS = 1 << 17
@@ -83,6 +89,7 @@ def build_job(evidence: Evidence) -> JobFacts:
     place_host_ranks(evidence)
     place_gpus(evidence)
     keep_earliest_failures(evidence)
+    place_single_process(evidence)
     place_errors(evidence)
     for dump in evidence.dumps:
         _add_dump(job, dump)

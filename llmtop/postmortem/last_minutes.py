@@ -51,6 +51,10 @@ class RankTail(msgspec.Struct, frozen=True, kw_only=True):
     """"running", "ended", "failed", "killed": without its end being written."""
     error: str = ""
     """Class of the exception that ended it."""
+    message: str = ""
+    """Its message; empty where the files do not have it."""
+    line: str = ""
+    """The script's line that raised it: "train.py:88 in load"."""
     last_sign: float
     """Unix time of the last record."""
     steps: int
@@ -140,6 +144,8 @@ def rank_tail(process: store.RankProcess) -> RankTail:
         pid=process.name.pid if start is None else start.pid,
         how=process.how,
         error=end.error if end is not None else "",
+        message=end.message if end is not None else "",
+        line=end.line if end is not None else "",
         last_sign=process.last_sign,
         steps=len(rows),
         last_step=last[0] if last is not None else known.last_index if known is not None else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.postmortem.evidence import Evidence, Mark, ProcessEnd, PythonError
+from llmtop.postmortem.evidence import Evidence, Mark, ProcessEnd, PythonError, StackDump
 
 _APART_SECONDS = 1.0
 """Two failures of one host are one after the other where their times differ by more."""
@@ -59,6 +59,25 @@ def keep_earliest_failures(evidence: Evidence) -> None:
         earliest = min(end.time or 0.0 for end in ends)
         for end in ends:
             end.is_first = (end.time or 0.0) <= earliest + _APART_SECONDS
+
+
+def place_single_process(evidence: Evidence) -> None:
+    """Give the facts of a training of one process, whose run files name no rank, rank 0.
+
+    A log beside its files is its own, so what the log says of no other process is given rank 0 too.
+    """
+    facts: list[PythonError | StackDump | ProcessEnd | Mark]
+    facts = [*evidence.errors, *evidence.stacks, *evidence.ends, *evidence.marks]
+    signs = [mark for mark in evidence.marks if mark.kind == "last_sign"]
+    is_written = any(mark.number > 1 for mark in evidence.marks if mark.kind in ("world", "process"))
+    if len(signs) != 1 or is_written or evidence.dumps or any(fact.rank is not None for fact in facts):
+        return
+    pid = signs[0].pid
+    for fact in facts:
+        if fact.pid == pid or (fact.pid is None and not isinstance(fact, Mark)):
+            fact.rank = 0
+    for file in evidence.files:
+        file.rank = 0 if file.kind in ("run", "log") else file.rank
 
 
 def place_errors(evidence: Evidence) -> None:

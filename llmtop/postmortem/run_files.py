@@ -8,6 +8,7 @@ from pathlib import Path
 from llmtop.postmortem.error_kinds import error_kind
 from llmtop.postmortem.evidence import (
     RUN_FILE,
+    CodeLine,
     Evidence,
     InputFile,
     Mark,
@@ -17,6 +18,7 @@ from llmtop.postmortem.evidence import (
     ThreadTrace,
 )
 from llmtop.postmortem.last_minutes import RankTail, StackSeen, rank_tail
+from llmtop.postmortem.stack_meaning import without_own
 from llmtop.runs import folder, store
 
 _AMBIGUOUS = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError")
@@ -60,10 +62,13 @@ def _add(tail: RankTail, process: store.RankProcess, name: str, evidence: Eviden
     if tail.phase:
         evidence.marks.append(Mark("phase", place, tail.phase, rank, tail.pid, tail.host))
     if tail.last_step is not None:
-        evidence.marks.append(Mark("step", place, rank=rank, number=tail.last_step))
+        evidence.marks.append(Mark("step", place, rank=rank, pid=tail.pid, number=tail.last_step))
     if tail.error:
-        error = PythonError(place, tail.error, "", rank, tail.pid, tail.host, kind=error_kind(tail.error, ""))
-        if tail.error in _AMBIGUOUS:
+        kind = error_kind(tail.error, tail.message)
+        error = PythonError(place, tail.error, tail.message, rank, tail.pid, tail.host, kind=kind)
+        if process.end is not None:
+            error.frames = without_own(CodeLine(*frame) for frame in process.end.frames)
+        if not tail.message and tail.error in _AMBIGUOUS:
             error.kind = "peer_lost"
         evidence.errors.append(error)
     if tail.running:

@@ -9,12 +9,27 @@ from llmtop.runs.ledger import CLASSES, GOODPUT_WORDS
 from llmtop.runs.notes_document import moment
 from llmtop.runs.report import AttemptReport, RunReport
 
+_INTERRUPT = "KeyboardInterrupt"
+
 
 def how_it_ended(how: str, error: str = "") -> str:
-    """Return the end of a run in words."""
+    """Return the end of a run in a few words."""
+    if how == "failed" and error == _INTERRUPT:
+        return "interrupted (Ctrl+C)"
     if how == "failed" and error:
         return f"failed: {error}"
     return how
+
+
+def _end_in_full(attempt: AttemptReport) -> str:
+    """Return the end of a start with the message of its exception and the line."""
+    text = how_it_ended(attempt.how, attempt.error)
+    if attempt.how == "killed":
+        return f"{text}: its files have no end, as after SIGKILL, SIGTERM or a crash"
+    if attempt.how != "failed" or attempt.error == _INTERRUPT:
+        return text
+    message, line = attempt.message.rstrip(". "), attempt.line
+    return text + (f": {message}" if message else "") + (f" at {line}" if line else "")
 
 
 def document_of(report: RunReport) -> Document:
@@ -32,7 +47,7 @@ def document_of(report: RunReport) -> Document:
     rows = [
         (CLASSES[name], duration(seconds), percent_text(100 * seconds / whole, 1))
         for name, seconds in report.ledger_seconds.items()
-        if seconds > 0 and seconds >= _LEAST_SHARE * whole
+        if seconds > 0 and whole > 0 and seconds >= _LEAST_SHARE * whole
     ]
     if rows:
         blocks.append(
@@ -61,7 +76,6 @@ _LEAST_SHARE = 0.0005
 
 def _lead(report: RunReport) -> str:
     called = f" ({report.name})" if report.name else ""
-    error = report.attempts[-1].error
     ranks = counted(report.ranks, "rank")
     if report.world_size is not None and report.world_size > report.ranks:
         ranks += f" of {report.world_size}, those whose files are on this node"
@@ -70,7 +84,7 @@ def _lead(report: RunReport) -> str:
     )
     return (
         f"Run {report.id}{called}: {program}, {ranks}, "
-        f"from {moment(report.started)} for {duration(report.wall_seconds)}; {how_it_ended(report.how, error)}."
+        f"from {moment(report.started)} for {duration(report.wall_seconds)}; {_end_in_full(report.attempts[-1])}."
     )
 
 

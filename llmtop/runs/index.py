@@ -21,7 +21,7 @@ import msgspec
 from llmtop.runs import records
 
 NAME = "index.sqlite"
-VERSION = 3
+VERSION = 4
 """Grows with each change of `ProcessFacts`, of a record in it, or of what recomputed alerts are kept as."""
 _BUSY_SECONDS = 0.2
 _ENDINGS = ("", "-journal", "-wal", "-shm")

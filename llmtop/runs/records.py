@@ -218,6 +218,12 @@ class End(msgspec.Struct, tag="end", kw_only=True, omit_defaults=True):
     mono: float
     error: str = ""
     """Class of the exception that ended the script; empty: there was none."""
+    message: str = ""
+    """Its message without secrets; empty also where the script's own code makes it."""
+    line: str = ""
+    """The script's line that raised it: "train.py:88 in load"."""
+    frames: list[tuple[str, str, int]] = []
+    """(function, file, line) of its traceback, innermost first."""
 
 
 class Note(msgspec.Struct, tag="note", kw_only=True):

@@ -24,7 +24,11 @@ class AttemptReport(msgspec.Struct, kw_only=True, frozen=True):
     how: str
     """"running", "ended", "failed": an exception ended a rank, or "killed": a rank did not write its end."""
     error: str
-    """Class of the exception; empty without one."""
+    """Class of the exception that ended a rank first; empty without one."""
+    message: str
+    """Its message; empty where the files do not have it."""
+    line: str
+    """The script's line that raised it: "train.py:88 in load"; empty where the files do not have it."""
     ranks: int
     steps: int
     """Steps of its lowest rank."""
@@ -191,12 +195,15 @@ def _gpus(minutes: list[records.GpuMinute]) -> list[RunGpu]:
 
 def _attempt(attempt: Attempt) -> AttemptReport:
     state = attempt.leader.state
-    errors = [process.end.error for process in attempt.processes if process.end is not None and process.end.error]
+    ends = [process.end for process in attempt.processes if process.end is not None and process.end.error]
+    first = min(ends, key=lambda end: end.at, default=None)
     return AttemptReport(
         started=attempt.started,
         ended=attempt.last_sign,
         how=attempt.how,
-        error=errors[0] if errors else "",
+        error=first.error if first is not None else "",
+        message=first.message if first is not None else "",
+        line=first.line if first is not None else "",
         ranks=len(attempt.processes),
         steps=0 if state is None else state.steps,
     )

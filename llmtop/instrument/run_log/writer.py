@@ -10,7 +10,6 @@ import functools
 import math
 import os
 import select
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.record.taken_time import TakenTime
 from llmtop.instrument.run_log import identity
 from llmtop.instrument.run_log.disk import Disk, DiskTrouble, open_disk
+from llmtop.instrument.run_log.last_exception import end_record
 from llmtop.instrument.run_log.slow_step_stacks import SlowStepStacks
 from llmtop.instrument.run_log.sums import Sums
 from llmtop.instrument.serve.step_messages import BATCH, StepReader
@@ -310,7 +310,7 @@ class RunLog:
         self._read_values(found, at)
         self._sums.state.phases_after = self._phases_after()
         self.sums_are_final = True
-        end = records.End(at=at, mono=mono, error=_error())
+        end = end_record(at, mono)
         minute = self._sums.end_minute(self._values, repeat_names=False)
         in_full = self._sums.take_kept()
         if in_full is not None:
@@ -348,12 +348,6 @@ class RunLog:
         if self._noted:
             self._noted = ""
             self._recorder.can_see(WHAT)
-
-
-def _error() -> str:
-    """Class of the exception that has ended the script; "" without one."""
-    kind = getattr(sys, "last_type", None)
-    return "" if kind is None else str(getattr(kind, "__name__", kind))[:100]
 
 
 _present: RunLog | None = None

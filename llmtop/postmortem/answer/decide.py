@@ -10,6 +10,7 @@ from llmtop.format import counted, printable
 from llmtop.postmortem.answer.collectives import CollectiveFacts, Wait, examine, group_key, is_world, waiting_order
 from llmtop.postmortem.answer.missing import missing_evidence, next_steps
 from llmtop.postmortem.answer.reasons import RankCase, Reason, class_of_error, collect_cases
+from llmtop.postmortem.answer.unwritten_ends import add_unwritten_ends, unwritten_ends_text, without_end
 from llmtop.postmortem.evidence import CodeLine, Mark, ProcessEnd, PythonError
 from llmtop.postmortem.input_files import read_evidence
 from llmtop.postmortem.job import JobFacts, build_job
@@ -71,6 +72,7 @@ def decide(job: JobFacts, source: str) -> PostmortemReport:
     shared = examine(job)
     cases = collect_cases(job, shared)
     _infer_stopped(cases)
+    add_unwritten_ends(cases)
     chosen, tied = _choose(cases)
     culprits = tuple(_culprit(cases[rank], shared) for rank in chosen)
     waiting = _waiting(cases, shared, chosen)
@@ -269,7 +271,9 @@ def _verdict_without_culprit(job: JobFacts, shared: CollectiveFacts) -> FailureC
     if _mismatch(job) is not None:
         return "shape_or_dtype"
     failure = unplaced_failure(job.evidence)
-    return _class_of_unplaced(failure) if failure is not None else "unknown"
+    if failure is not None:
+        return _class_of_unplaced(failure)
+    return "killed" if without_end(job.ranks.values()) else "unknown"
 
 
 def _class_of_unplaced(failure: Mark | PythonError | ProcessEnd) -> FailureClass:
@@ -319,10 +323,15 @@ def _summary_without_culprit(job: JobFacts, shared: CollectiveFacts, tied: Seque
 
 
 def _summary_of_ties(job: JobFacts, tied: Sequence[int]) -> str:
+    errors = [error for facts in job.ranks.values() for error in facts.errors]
+    if errors and all(error.name == "KeyboardInterrupt" for error in errors):
+        return "No culprit: the job was interrupted (Ctrl+C, SIGINT)."
+    if killed := unwritten_ends_text(job):
+        return f"No culprit is certain: {killed}."
     if tied and len(tied) < len(job.ranks):
         return f"No culprit is certain: the evidence clears all ranks but {rank_list(tied)}."
     kinds = {mark.kind for mark in job.evidence.marks}
-    if any(facts.errors for facts in job.ranks.values()) or kinds & {"watchdog", "aborted", "joined"}:
+    if errors or kinds & {"watchdog", "aborted", "joined"}:
         return "No culprit is certain: each rank with files waited for others or lost a peer."
     network = next((mark for mark in job.evidence.marks if mark.kind == "network"), None)
     if network is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llmtop.postmortem.answer.unwritten_ends import without_end
 from llmtop.postmortem.job import JobFacts
 from llmtop.postmortem.model import Culprit, FailureClass
 from llmtop.postmortem.rank_text import rank_list
@@ -47,13 +48,13 @@ def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], verdict: Failur
     found: list[str] = []
     has_dumps = any(facts.dump is not None for facts in job.ranks.values())
     without = [rank for rank, facts in job.ranks.items() if facts.dump is None]
-    if not has_dumps:
+    if not has_dumps and job.world != 1:
         found.append(
             "No flight-recorder dump: set TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
             "TORCH_FR_DUMP_TEMP_FILE=FOLDER/rank_. An older torch has other names for the first and the last: "
             "TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE."
         )
-    elif without:
+    elif has_dumps and without:
         found.append(f"No dump of {rank_list(without)}.")
     has_stacks = any(facts.stacks for facts in job.ranks.values())
     if not has_stacks:
@@ -61,7 +62,18 @@ def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], verdict: Failur
             "No stacks: set PYTHONFAULTHANDLER=1 for crashes; for hangs run py-spy dump --pid PID on each rank "
             "before the job is ended, or call faulthandler.dump_traceback_later in the script."
         )
-    if not any(facts.errors or facts.ends for facts in job.ranks.values()):
+    ends = without_end(job.ranks.values())
+    if ends and not culprits:
+        found.append(
+            "The run files do not show which of these ranks ended first. Pass the output of the launcher as well: "
+            "torchrun … 2>&1 | tee job.log"
+        )
+    if ends:
+        found.append(
+            "The run files do not show which signal it was, nor who sent it. The exit status shows the signal: "
+            "137 is SIGKILL, 143 SIGTERM, 139 SIGSEGV."
+        )
+    elif not any(facts.errors or facts.ends for facts in job.ranks.values()):
         found.append(
             "No log of a rank with an error or an exit code: start torchrun with --log-dir FOLDER --tee 3 "
             "and pass that folder."
@@ -71,7 +83,10 @@ def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], verdict: Failur
     for culprit in culprits[:1]:
         if culprit.failure in ("killed", "unknown", "stopped"):
             host = f" of {culprit.host}" if culprit.host else " of its host"
-            found.append(f"No kernel log{host} that names the reason: dmesg -T shows the OOM killer and Xids.")
+            text = f"No kernel log{host} that names the reason: dmesg -T shows the OOM killer and Xids."
+            if culprit.failure == "killed":
+                text += " Without it the OOM killer, a scheduler and a user look alike."
+            found.append(text)
         if job.ranks[culprit.rank].is_absent:
             found.append(f"No file of rank {culprit.rank}: its log would name the reason.")
     return tuple(found)

@@ -79,6 +79,25 @@ def test_one_letter_deletes_nothing(runs: Path) -> None:
     assert not store.list_runs(runs)
 
 
+def test_a_run_without_any_length(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "a", [])
+    env = environment(LLMTOP_RUNS=str(tmp_path / "runs"), XDG_CONFIG_HOME=_old(tmp_path / "runs"))
+    for command in (("runs",), ("runs", "show"), ("runs", "show", "--json")):
+        shown = llmtop(*command, env=env)
+        assert (shown.returncode, "Traceback" in shown.stderr) == (0, False)
+
+
+def test_the_longest_class_of_an_exception_of_python_is_whole(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "a", [0.5] * 60, error="ModuleNotFoundError")
+    env = environment(LLMTOP_RUNS=str(tmp_path / "runs"), XDG_CONFIG_HOME=_old(tmp_path / "runs"))
+    with Terminal(
+        [sys.executable, "-m", "llmtop", "runs"], (80, 15), LLMTOP_RUNS=env["LLMTOP_RUNS"],
+        XDG_CONFIG_HOME=env["XDG_CONFIG_HOME"],
+    ) as terminal:  # fmt: skip
+        terminal.shows("1 run in")
+        assert "failed: ModuleNotFoundError" in terminal.text()
+
+
 def _old(runs: Path) -> str:
     """Configuration by which runs of 2023 are kept."""
     folder = runs.parent / "config" / "llmtop"
