@@ -103,7 +103,7 @@ def _print_list(reports: list[RunReport], path: Path, as_json: bool) -> None:
         return
     if reports:
         width = text_width() if sys.stdout.isatty() else _PIPE_WIDTH
-        cells = [_cells(report, 36 if width >= 80 else 20) for report in reports]
+        cells = [_cells(report, 36 if width >= 80 else 12) for report in reports]
         for line in _lines(cells, width):
             print_text(printable(line, width))
     what = counted(len(reports), "run") if reports else "no runs"

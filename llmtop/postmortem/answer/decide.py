@@ -308,6 +308,9 @@ def _summary_without_culprit(job: JobFacts, shared: CollectiveFacts, tied: Seque
             f"No culprit: all ranks of {group_key(call)} have entered {call.operation} #{call.seq} with equal "
             "arguments, and it does not complete. Check the network between their nodes."
         )
+    names = {error.name for facts in job.ranks.values() for error in facts.errors}
+    if names == {"KeyboardInterrupt"}:
+        return "No culprit: the job was interrupted (Ctrl+C, SIGINT)."
     if cancelled is not None:
         return f"No culprit: SLURM cancelled the job ({printable(cancelled.text, 60)})."
     differs = _mismatch(job)
@@ -324,8 +327,6 @@ def _summary_without_culprit(job: JobFacts, shared: CollectiveFacts, tied: Seque
 
 def _summary_of_ties(job: JobFacts, tied: Sequence[int]) -> str:
     errors = [error for facts in job.ranks.values() for error in facts.errors]
-    if errors and all(error.name == "KeyboardInterrupt" for error in errors):
-        return "No culprit: the job was interrupted (Ctrl+C, SIGINT)."
     if killed := unwritten_ends_text(job):
         return f"No culprit is certain: {killed}."
     if tied and len(tied) < len(job.ranks):
