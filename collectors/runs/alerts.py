@@ -21,12 +21,13 @@ from collectors.base.pipeline import with_note
 from collectors.gpu_busy import GpuBusy
 from collectors.refigure import with_figures
 from collectors.runs.snapshots import RunSnapshots, SlotLengths
+from collectors.trainings.checkpoints import Checkpoints
 from collectors.trainings.step_figures import StepFigures
 from llmtop.config import current
 from llmtop.model.alerts import match_previous
 from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Rank, Snapshot, Window
-from llmtop.rules.engine import Rules
+from llmtop.rules.engine import GAP_SECONDS, Rules
 from llmtop.runs import folder, index
 from llmtop.runs.node_notes import TURN_SECONDS, NodeNotes, RunAlert
 from llmtop.runs.store import RUNNING, Run
@@ -56,6 +57,8 @@ class RunFigures:
     def __init__(self, reader: RunSnapshots) -> None:
         self._reader = reader
         self._ranks: dict[tuple[str, int, float], StepFigures] = {}
+        self._checkpoints: dict[tuple[str, int, float], Checkpoints] = {}
+        self._last = -math.inf
 
     def __repr__(self) -> str:
         return "the figures of a run"
@@ -63,6 +66,8 @@ class RunFigures:
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with its ranks' figures."""
         known, self._ranks = self._ranks, {}
+        saved, self._checkpoints = self._checkpoints, {}
+        since, self._last = max(self._last, snapshot.time - GAP_SECONDS), snapshot.time
         in_full = self._reader.is_in_full(snapshot.time)
         # Figures of the first steps in full are made of the mean steps before them, too.
         counted = in_full or self._reader.is_in_full(snapshot.time + self._reader.slots.of_minutes)
@@ -72,7 +77,9 @@ class RunFigures:
             steps = self._ranks[key] = known.get(key) or StepFigures(with_long_windows=False)
             for step in rank.new_steps:
                 (steps.add if counted else steps.follow)(step)
-            ranks.append(self._figured(rank, steps, in_full=in_full))
+            checkpoints = self._checkpoints[key] = saved.get(key) or Checkpoints()
+            last_saved = checkpoints.current(tuple(self._reader.steps_in_full(rank, since, snapshot.time)))
+            ranks.append(replace(self._figured(rank, steps, in_full=in_full), checkpoint=last_saved))
         return replace(snapshot, ranks=tuple(ranks))
 
     def _figured(self, rank: Rank, steps: StepFigures, *, in_full: bool) -> Rank:

@@ -190,6 +190,14 @@ class ProcessTrack:
             **fields,
         )
 
+    def steps_in_full(self, since: float, at: float) -> Sequence[Step]:
+        """Return the steps that ended within a stretch, as far as each is known; no means."""
+        if at > self.full_since:
+            return self._full_steps(since, at)
+        minutes = [self.minute_at(instant) for instant in (since, at)]
+        known = {step.index: step for found in minutes if found is not None for step in found.kept}
+        return [step for _, step in sorted(known.items()) if since < step.started_at + step.seconds <= at]
+
     def _full_steps(self, since: float, at: float) -> Sequence[Step]:
         return self._steps[bisect_right(self._ends, since) : bisect_right(self._ends, at)]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from collectors.runs.process_track import GONE_SECONDS, TAIL_BYTES, ProcessTrack
 from llmtop.model import jobs
-from llmtop.model.snapshot import Gpu, Host, Rank, Snapshot, Window
+from llmtop.model.snapshot import Gpu, Host, Rank, Snapshot, Step, Window
 from llmtop.runs import records
 from llmtop.runs.node_notes import NodeNotes
 from llmtop.runs.store import Run
@@ -182,9 +182,17 @@ class RunSnapshots:
 
     def whole_window(self, rank: Rank) -> Window | None:
         """Return the figures of all steps of a process, up to its end; None where there is no whole one."""
-        found = (track for track in self.tracks if track.attached_at == rank.attached_at and track.pid == rank.pid)
-        track = next(found, None)
+        track = self._track_of(rank)
         return None if track is None else track.whole
+
+    def steps_in_full(self, rank: Rank, since: float, at: float) -> Sequence[Step]:
+        """Return the steps of a process that ended within a stretch, as far as each is known; no means."""
+        track = self._track_of(rank)
+        return () if track is None else track.steps_in_full(since, at)
+
+    def _track_of(self, rank: Rank) -> ProcessTrack | None:
+        found = (track for track in self.tracks if track.attached_at == rank.attached_at and track.pid == rank.pid)
+        return next(found, None)
 
     def snapshot_at(self, at: float, since: float) -> Snapshot:
         """Return what was known at an instant.

@@ -14,6 +14,10 @@ from llmtop.runs.report import RunGpu, RunReport
 MOST_ALERTS = 30
 _SAME_SECONDS = 60.0
 """Alerts of several ranks stand in one row if they began and ended within the same minute."""
+_LEFT_OUT = (
+    "Left out are alerts about GPUs, memory, disks, networks and other processes, and for a training on a GPU "
+    "those that the GPU must confirm."
+)
 _WHOLE_PCT = 99.0
 """Percent of the run: a monitor that is started with it comes some seconds later."""
 
@@ -112,9 +116,11 @@ def _watching(report: RunReport) -> str:
     share = 100 * seconds / report.wall_seconds if report.wall_seconds > 0 else 0.0
     if share >= _WHOLE_PCT:
         return "A monitor watched the whole run."
-    how = "recomputed from the steps, which leaves out those about GPUs and processes"
+    how = "recomputed from its steps, its checkpoints and the logged values of each minute"
     if report.recomputed_since is not None and report.recomputed_since > report.started + 60.0:
         how += f"; before {moment(report.recomputed_since)} they are not"
-    if not seconds:
-        return f"No monitor watched: alerts are {how}."
-    return f"A monitor watched {percent_text(share)} of the run; alerts of the rest are {how}."
+    if seconds:
+        who = f"A monitor watched {percent_text(share)} of the run; alerts of the rest are {how}."
+    else:
+        who = f"No monitor watched: alerts are {how}."
+    return f"{who} {_LEFT_OUT}"

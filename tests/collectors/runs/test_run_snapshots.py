@@ -18,6 +18,7 @@ from collectors.runs.snapshots import RunSnapshots
 from llmtop.model.snapshot import Snapshot
 from llmtop.runs import store
 from llmtop.runs.node_notes import NodeNotes, RunAlert, read_notes
+from tests.support import made_runs
 from tests.support.generated_run import LAST_SECONDS, STEP_SECONDS, UUID, write_run
 from tests.support.processes import wait_for
 from tests.support.snapshots import rank as rank_seen
@@ -171,6 +172,17 @@ def test_alerts_of_other_times_and_processes_stay_apart() -> None:
     assert [(alert.since, alert.until) for alert in join_alerts([one(0, 10), one(5, None), one(7, 8)])] == [
         (0, None)
     ]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.0])
+def test_checkpoints_of_the_steps_are_judged_without_a_monitor(tmp_path: Path, share: float) -> None:
+    """A checkpoint of 3 s every 30 s, of one GPU: the optimum is one in some hours."""
+    phases = {"checkpoint": share, "forward": 0.8} if share else {"forward": 0.8}
+    made_runs.write_run(tmp_path, "saves", [30.0] * 60, phases=phases)
+    (run,) = store.list_runs(tmp_path)
+    add_recomputed(run, notes := NodeNotes())
+    found = [alert.points[0] for alert in notes.alerts if alert.id == "checkpoint_interval"]
+    assert found == (["a checkpoint every 30.0 s"] if share else [])
 
 
 def test_a_replay_shows_what_was_seen_and_marks_what_is_recomputed(run: store.Run) -> None:
