@@ -29,7 +29,7 @@ from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
 from tui.paint.palette import THEMES
 from tui.panes import time_line
-from tui.screens.base import LlmtopScreen
+from tui.screens.base import NO_GPU, LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.screens.registry import screen_class
 from tui.state.earlier_view import EarlierView
@@ -550,6 +550,9 @@ class LlmtopApp(ScreenContext):
         A live hub asks the driver for no others then.
         """
         choices, view = self._selections, self.view
+        if view.selection == "all" and not view.gpus():
+            self.notify(NO_GPU)
+            return
         view.selection = choices[(choices.index(view.selection) + 1) % len(choices)]
         if isinstance(self._feed, GpuChoice):
             self._feed.select(view.selection)

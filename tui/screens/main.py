@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from tui.screens.base import NO_GPU, LlmtopScreen
 from tui.state.order import STATE, Order
 from tui.state.view import View
 
+_Line = TypeVar("_Line", str, int)
 _PROCESSES_SECONDS = 3.0
 _CAPTURES_SECONDS = 10.0
 _LEAST_PANE = 2
@@ -276,19 +278,17 @@ class MainScreen(SortedTable, LlmtopScreen):
         self.redraw()
 
     def move(self, step: int) -> None:
-        """Move the selection by `step` GPUs; by one, round the ends."""
-        gpus = [one.gpu for one in node_table.entries(self.view) if one.gpu is not None and not one.again]
-        if not gpus:
-            self.notify(NO_GPU)
-            return
-        position = next((place for place, gpu in enumerate(gpus) if gpu.uuid == self.view.selected), None)
-        if position is None:
-            position = 0 if step > 0 else len(gpus) - 1
-            position = len(gpus) - 1 if step > len(gpus) else 0 if step < -len(gpus) else position
+        """Move the selection by `step` GPUs, or by training processes without a GPU; by one, round the ends."""
+        lines = node_table.entries(self.view)
+        gpus = [one.gpu.uuid for one in lines if one.gpu is not None and not one.again]
+        if gpus:
+            self.view.selected, self.view.rank_pid = _moved(gpus, self.view.selected, step), None
+        elif lines:  # a machine without a GPU
+            shown = self.view.rank()
+            pids = [one.rank.pid for one in lines if one.rank is not None]
+            self.view.rank_pid = _moved(pids, None if shown is None else shown.pid, step)
         else:
-            position += step
-            position = position % len(gpus) if abs(step) == 1 else min(max(position, 0), len(gpus) - 1)
-        self.view.selected, self.view.rank_pid = gpus[position].uuid, None
+            self.notify(NO_GPU)
 
     def refused_actions(self) -> frozenset[str]:
         """See `BoardScreen.refused_actions`: with one training process there is no next one."""
@@ -325,6 +325,15 @@ class MainScreen(SortedTable, LlmtopScreen):
         """Open the GPU of that number."""
         if self.select_gpu(number):
             self.llmtop.open_screen("GpuScreen")
+
+
+def _moved(lines: Sequence[_Line], selected: _Line | None, step: int) -> _Line:
+    """Return the line that is `step` places from the selected one; by one, round the ends."""
+    if selected not in lines:
+        position = 0 if step > 0 else len(lines) - 1
+        return lines[len(lines) - 1 if step > len(lines) else 0 if step < -len(lines) else position]
+    position = lines.index(selected) + step
+    return lines[position % len(lines) if abs(step) == 1 else min(max(position, 0), len(lines) - 1)]
 
 
 def _shorten_layout(plan: Layout, rows: int) -> Layout:

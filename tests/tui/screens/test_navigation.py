@@ -275,3 +275,19 @@ async def test_in_a_recording_and_without_a_pid_no_advice_names_a_key_that_refus
             assert "look at its NVLink" in text(app)
             assert "press s" not in text(app)
             assert "press c" not in text(app)
+
+
+async def test_without_a_gpu_the_main_screen_moves_over_the_trainings() -> None:
+    moment = scene(gpus=2, ranks=2, seconds=10)[-1]
+    ranks = tuple(replace(rank, gpu_uuid=None) for rank in moment.ranks)
+    async with running(Held(replace(moment, gpus=(), ranks=ranks)), (120, 30)) as (app, pilot):
+        seen = []
+        for key in ("G", "g", "down", "down", "up"):
+            await pilot.press(key)
+            shown = app.view.rank()
+            assert shown is not None
+            seen.append([rank.pid for rank in ranks].index(shown.pid))
+        assert seen == [1, 0, 1, 0, 1]
+        await pilot.press("f")
+        assert "no GPU" in (reply(app) or "")
+        assert app.view.selection == "all"
