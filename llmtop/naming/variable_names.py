@@ -19,6 +19,8 @@ RUN_NAME = "LLMTOP_RUN_NAME"
 """Name of the run, where the launcher gives none or the user wants another."""
 RUN_SUMMARY = "LLMTOP_RUN_SUMMARY"
 """Set by `llmtop run`: "short", "long", "off" or a file, for the summary at the end."""
+BENCH = "LLMTOP_BENCH"
+"""Set by `llmtop bench`: the training is a run of it, and is ended once it is measured."""
 MEMORY_HISTORY = "LLMTOP_MEMORY_HISTORY"
 """Set by ``llmtop run --memory-history``: torch's allocator records the stack of each allocation."""
 

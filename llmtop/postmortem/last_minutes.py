@@ -109,7 +109,7 @@ def find_run(name: str | None) -> store.Run:
             raise UnusableInput(f"no run is called {name} in {kept}. llmtop runs lists them")
     if not runs:
         raise NotPossibleHere(f"{kept} holds no run. Start a training with llmtop run, or set LLMTOP_RUNS")
-    return runs[-1]
+    return runs[-1] if name is not None else store.newest_training(runs)
 
 
 def read_tail(run: store.Run) -> TailReport:

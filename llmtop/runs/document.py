@@ -8,13 +8,14 @@ from llmtop.runs import notes_document
 from llmtop.runs.ledger import CLASSES, GOODPUT_WORDS
 from llmtop.runs.notes_document import moment
 from llmtop.runs.report import AttemptReport, RunReport
-
-_INTERRUPT = "KeyboardInterrupt"
+from llmtop.runs.store import ENDED, FAILED, INTERRUPT
 
 
 def how_it_ended(how: str, error: str = "") -> str:
     """Return the end of a run in a few words."""
-    if how == "failed" and error == _INTERRUPT:
+    if how == ENDED and error == INTERRUPT:
+        return "ended by bench"
+    if how == FAILED and error == INTERRUPT:
         return "interrupted (Ctrl+C)"
     if how == "failed" and error:
         return f"failed: {error}"
@@ -26,7 +27,7 @@ def _end_in_full(attempt: AttemptReport) -> str:
     text = how_it_ended(attempt.how, attempt.error)
     if attempt.how == "killed":
         return f"{text}: its files have no end, as after SIGKILL, SIGTERM or a crash"
-    if attempt.how != "failed" or attempt.error == _INTERRUPT:
+    if attempt.how != "failed" or attempt.error == INTERRUPT:
         return text
     message, line = attempt.message.rstrip(". "), attempt.line
     return text + (f": {message}" if message else "") + (f" at {line}" if line else "")

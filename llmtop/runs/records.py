@@ -71,6 +71,8 @@ class Start(msgspec.Struct, tag="start", kw_only=True, omit_defaults=True):
     """Model as the driver calls it: "NVIDIA H100 80GB HBM3"."""
     kind: str = "step"
     auto: bool = False
+    bench: bool = False
+    """True for a run of `llmtop bench`."""
     torch: str | None = None
     dtype: str | None = None
     flops_per_token: float | None = None

@@ -65,7 +65,7 @@ def newest_like(
     """
     for run in reversed(runs):
         start = run.attempts[-1].leader.start
-        if start is None or not start.command or run.how != ENDED or start.kind != "step":
+        if start is None or start.bench or not start.command or run.how != ENDED or start.kind != "step":
             continue
         has_gpu = start.gpu_uuid is not None or start.gpu_model is not None
         model = start.gpu_model if has_gpu else None

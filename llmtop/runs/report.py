@@ -62,6 +62,8 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
     """Unix time; None while it runs."""
     how: str
     """How its last start ended, as of `AttemptReport`."""
+    bench: bool
+    """True for a run of `llmtop bench`, which ends it by SIGINT."""
     ranks: int
     """Ranks in this folder."""
     world_size: int | None
@@ -137,6 +139,7 @@ def report_of(run: Run, notes: NodeNotes | None = None) -> RunReport:
         started=run.started,
         ended=None if run.how == RUNNING else run.started + ledger.wall_seconds,
         how=run.how,
+        bench=run.is_bench,
         ranks=ledger.ranks,
         world_size=newest.world_size,
         attempts=[_attempt(attempt) for attempt in run.attempts],

@@ -24,6 +24,8 @@ ALIVE_SECONDS = 20.0
 taken for running as long as its last record is younger."""
 RUNNING, ENDED, FAILED, KILLED = "running", "ended", "failed", "killed"
 """How a process ended: still running, in order, by an exception, without its end being written."""
+INTERRUPT = "KeyboardInterrupt"
+"""Class of the exception by which Python ends at SIGINT, which is how `llmtop bench` ends its runs."""
 _STATE_SECONDS = 900.0
 """Sums are written every ten minutes."""
 _BACK = re.compile(r"-[1-9]\d{0,5}")
@@ -156,8 +158,14 @@ class RankProcess:
     def how(self) -> str:
         """`RUNNING`, `ENDED`, `FAILED` or `KILLED`."""
         if self.end is not None:
-            return FAILED if self.end.error else ENDED
+            by_bench = self.is_bench and self.end.error == INTERRUPT
+            return FAILED if self.end.error and not by_bench else ENDED
         return RUNNING if self._is_running() else KILLED
+
+    @property
+    def is_bench(self) -> bool:
+        """Return True for a process of a run of `llmtop bench`."""
+        return self.start is not None and self.start.bench
 
     @cached_property
     def damaged_bytes(self) -> int:
@@ -295,6 +303,11 @@ class Run:
         return self.attempts[-1].how
 
     @property
+    def is_bench(self) -> bool:
+        """Return True for a run of `llmtop bench`, which is no training of its own."""
+        return self.attempts[-1].leader.is_bench
+
+    @property
     def processes(self) -> list[RankProcess]:
         """Return the processes of all restarts."""
         return [process for attempt in self.attempts for process in attempt.processes]
@@ -367,7 +380,8 @@ def find_run(path: Path, wanted: str | None, *, least_characters: int = 1) -> Ru
 
     Args:
         path: folder of all runs.
-        wanted: as above; "-1" is the newest, "-2" the one before it.
+        wanted: as above; "-1" is the newest, "-2" the one before it. Those of `llmtop bench` are found by id and
+            name alone.
         least_characters: fewer than this are no beginning of an id; a whole id or name may have any number.
 
     Raises:
@@ -378,13 +392,14 @@ def find_run(path: Path, wanted: str | None, *, least_characters: int = 1) -> Ru
     if not runs:
         raise UnusableInput(f"No run is kept in {path}. Start a training with llmtop run, or set LLMTOP_RUNS.")
     if wanted is None:
-        return runs[-1]
+        return newest_training(runs)
     if _BACK.fullmatch(wanted):
-        if int(wanted[1:]) > len(runs):
+        trainings = [run for run in runs if not run.is_bench]
+        if int(wanted[1:]) > len(trainings):
             raise UnusableInput(
-                f"{counted(len(runs), 'run')} kept in {path}: no run {wanted}. List them: llmtop runs"
+                f"{counted(len(trainings), 'run')} kept in {path}: no run {wanted}. List them: llmtop runs"
             )
-        return runs[int(wanted)]
+        return trainings[int(wanted)]
     fitting = [run for run in runs if wanted in (run.id, run.folder.name, run.name)]
     fitting = fitting or [run for run in runs if run.id.startswith(wanted)]
     is_whole = any(wanted in (run.id, run.name) for run in fitting)
@@ -405,6 +420,24 @@ def find_run(path: Path, wanted: str | None, *, least_characters: int = 1) -> Ru
     return fitting[-1]
 
 
+def newest_training(runs: list[Run]) -> Run:
+    """Return the newest run that is none of `llmtop bench`.
+
+    Args:
+        runs: the newest last; at least one.
+
+    Raises:
+        UnusableInput: there is none.
+    """
+    found = next((run for run in reversed(runs) if not run.is_bench), None)
+    if found is None:
+        raise UnusableInput(
+            f"Only runs of llmtop bench are kept in {runs[-1].folder.parent}. Name one of them, such as "
+            f"{runs[-1].id}; llmtop runs --all lists them"
+        )
+    return found
+
+
 def _join_resumed_runs(runs: list[Run]) -> list[Run]:
     """Join runs without an id that go on where another one failed after a checkpoint: the same command, folder and
     host, within `RESUMED_SECONDS`."""
@@ -415,7 +448,7 @@ def _join_resumed_runs(runs: list[Run]) -> list[Run]:
         if start is None or start.source not in ("process", "launcher"):
             found.append(run)
             continue
-        same = (start.host, start.folder, start.command)
+        same = (start.host, start.folder, start.command, "bench" if start.bench else "")
         earlier = open_ends.get(same)
         if earlier is not None and 0 <= run.started - earlier.last_sign + _OVERLAP_SECONDS < RESUMED_SECONDS:
             earlier.attempts += run.attempts
@@ -462,6 +495,8 @@ def runs_in(run_folder: Path, known: _Known | None = None) -> list[Run]:
 def _joins(run: Run, process: RankProcess) -> bool:
     """Add a process to a run if it is a further rank of its last start, or a restart."""
     attempt = run.attempts[-1]
+    if attempt.leader.is_bench != process.is_bench:
+        return False
     start, other = process.start, attempt.leader.start
     restart = (None if start is None else start.restart, None if other is None else other.restart)
     same_rank = [one for one in attempt.processes if one.rank == process.rank]

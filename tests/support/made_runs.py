@@ -45,8 +45,8 @@ def write_run(
     found = runs / folder.RunKey("id", name, "train.py").folder_name
     found.mkdir(parents=True, exist_ok=True)
     begin = records.Start(
-        source="id", run=name, program="train.py", host="host", at=started, mono=0.0,
-        **{"command": "python train.py", "folder": "/work", **start},
+        program="train.py", host="host", at=started, mono=0.0,
+        **{"source": "id", "run": name, "command": "python train.py", "folder": "/work", **start},
     )  # fmt: skip
     rows = _rows(step_seconds, started, first_step, phases or {"forward": 0.4, "backward": 0.5}, tokens)
     whole = sum(step_seconds)

@@ -59,6 +59,7 @@ class CommandProcess:
             if attached
             else {**variables, variable_names.OFF: "1"}
         )
+        variables[variable_names.BENCH] = "1"
         self._marker = run_lifetime.new_marker()
         variables[run_lifetime.MARKER] = self._marker
         check_program(command, variables)

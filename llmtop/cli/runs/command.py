@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("action", type=click.Choice(["list", "show", "open", "delete"]), default="list")
 @click.argument("wanted", metavar="[RUN]", required=False)
+@click.option("--all", "show_all", is_flag=True, help="List the runs of llmtop bench too.")
 @json_option
-def runs(*, action: Literal["list", "show", "open", "delete"], wanted: str | None, as_json: bool) -> int:
+def runs(
+    *, action: Literal["list", "show", "open", "delete"], wanted: str | None, show_all: bool, as_json: bool
+) -> int:
     """List runs, show one, open one on the screen, or delete one.
 
     Every attached training writes its run to $LLMTOP_RUNS, else ~/.local/state/llmtop/runs. RUN is an id of the
     list, the beginning of one, or the run's name; without RUN, show and open take the newest, also after a crash.
+    Runs of llmtop bench are listed with --all, and are never the newest.
     """
     from llmtop.config import current
     from llmtop.runs import folder, retention, store
@@ -39,7 +43,7 @@ def runs(*, action: Literal["list", "show", "open", "delete"], wanted: str | Non
     with _errors_named(path):
         retention.delete_old_runs(path, days=limits.days, most_bytes=int(limits.gib * (1 << 30)))
     if action == "list":
-        _list(path, as_json)
+        _list(path, as_json, with_bench=show_all)
         return EXIT_DONE
     if action == "delete" and wanted is None:
         raise UnusableInput("No run given. List the runs: llmtop runs. Then: llmtop runs delete RUN")
@@ -83,15 +87,19 @@ _PIPE_WIDTH = 10_000
 """Most cells of a line that goes to a file or a pipe."""
 
 
-def _list(path: Path, as_json: bool) -> None:
+def _list(path: Path, as_json: bool, *, with_bench: bool) -> None:
     from llmtop.runs import store
     from llmtop.runs.report import report_of
 
     unreadable: list[Path] = []
     with _errors_named(path):
         found = store.list_runs(path, unreadable)
-        reports = [report_of(run) for run in reversed(found)]
+        shown = [run for run in found if with_bench or not run.is_bench]
+        reports = [report_of(run) for run in reversed(shown)]
     _print_list(reports, path, as_json)
+    if len(shown) < len(found):
+        what = counted(len(found) - len(shown), "run")
+        print_text(f"{what} of llmtop bench left out; llmtop runs --all lists them", err=True)
     if unreadable:
         print_text(f"{counted(len(unreadable), 'run')} of other users cannot be read", err=True)
 

@@ -78,6 +78,7 @@ def start_record(recorder: State, key: RunKey, started_mono: float) -> Start:
         gpu_model=facts.gpu_model,
         kind=facts.kind,
         auto=facts.auto,
+        bench=bool(os.environ.get(variable_names.BENCH)),
         torch=str(getattr(sys.modules.get("torch"), "__version__", "")) or None,
         dtype=facts.dtype or facts.seen_dtype,
         flops_per_token=facts.flops_per_token or facts.seen_flops_per_token,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from llmtop.bench.run.command_process import CommandProcess
+from llmtop.errors import UnusableInput
 from llmtop.runs import store
 from tests.support.made_runs import write_run
 from tests.support.preloaded import llmtop
-from tests.support.processes import environment
+from tests.support.processes import environment, wait_for
 from tests.support.terminal import Terminal
 
 
@@ -104,3 +107,59 @@ def _old(runs: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text("[runs]\ndays = 36500\n")
     return str(runs.parent / "config")
+
+
+@pytest.fixture
+def bench(runs: Path) -> Path:
+    """Folder with two runs of a bench after the trainings; the newer one crashed."""
+    for place, error in enumerate(["KeyboardInterrupt", "RuntimeError"]):
+        write_run(runs, f"bench{place}", [0.5] * 60, started=1.7e9 + 9000 + 100 * place, error=error, bench=True)
+    return runs
+
+
+def test_runs_of_a_bench_are_not_the_newest_and_did_not_fail(bench: Path) -> None:
+    env = environment(LLMTOP_RUNS=str(bench), XDG_CONFIG_HOME=_old(bench))
+    listed = llmtop("runs", env=env)
+    assert len(listed.stdout.splitlines()) == 3
+    assert "2 runs of llmtop bench left out; llmtop runs --all lists them" in listed.stderr
+    everything = llmtop("runs", "--all", env=env).stdout
+    assert "ended by bench" in everything
+    assert "failed: RuntimeError" in everything
+    lines = llmtop("runs", "--all", "--json", env=env).stdout.splitlines()
+    assert [json.loads(line)["bench"] for line in lines] == [True, True, False, False]
+    assert "(b)" in llmtop("runs", "show", env=env).stdout
+    assert "ended by bench" in llmtop("runs", "show", "bench0", env=env).stdout
+    assert store.find_run(bench, "-1").name == "b"
+    assert store.find_run(bench, "-2").name == "a"
+
+
+def test_where_only_a_bench_ran_the_newest_run_is_asked_for(tmp_path: Path) -> None:
+    write_run(tmp_path, "one", [0.5] * 60, bench=True)
+    with pytest.raises(UnusableInput, match="llmtop runs --all"):
+        store.find_run(tmp_path, None)
+
+
+def test_a_bench_goes_on_from_no_training(tmp_path: Path) -> None:
+    """Neither where a training failed after a checkpoint, nor within one id (a SLURM job)."""
+    same = {"source": "process", "run": "1", "error": "RuntimeError", "phases": {"checkpoint": 0.1}}
+    write_run(tmp_path, "training", [0.5] * 60, **same)  # type: ignore[arg-type]
+    write_run(tmp_path, "again", [0.5] * 60, started=1.7e9 + 100, bench=True, **same)  # type: ignore[arg-type]
+    write_run(tmp_path, "training", [0.5] * 60, started=1.7e9 + 200, bench=True)
+    assert [run.is_bench for run in store.list_runs(tmp_path)] == [False, True, True]
+
+
+def test_a_bench_marks_what_it_starts(tmp_path: Path) -> None:
+    program = (
+        "import llmtop, time\n"
+        "for _ in range(20):\n"
+        "    with llmtop.step():\n"
+        "        time.sleep(0.01)\n"
+        "raise KeyboardInterrupt\n"
+    )
+    env = environment(LLMTOP_RUN_LOG="1", LLMTOP_RUNS=str(tmp_path / "runs"))
+    command = CommandProcess([sys.executable, "-c", program], env)
+    wait_for(command.has_ended)
+    command.close()
+    (run,) = store.list_runs(tmp_path / "runs")
+    assert run.is_bench
+    assert run.how == store.ENDED
