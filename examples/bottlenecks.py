@@ -67,7 +67,7 @@ def spin(seconds: float) -> None:
 
 def main() -> None:
     """Run the acts in turn."""
-    parser = options()
+    parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="length of each act")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():

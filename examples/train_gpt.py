@@ -139,10 +139,10 @@ def train(arguments: argparse.Namespace) -> None:
         dist.destroy_process_group()
 
 
-def options() -> argparse.ArgumentParser:
+def options(documentation: str | None = __doc__) -> argparse.ArgumentParser:
     """The command line; the defaults suit a GPU where there is one, a laptop elsewhere."""
     cuda = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(description=(documentation or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--steps", type=int, default=2000 if cuda else 6000, help="optimizer steps")
     parser.add_argument("--batch", type=int, default=8 if cuda else 4, help="sequences a step and rank")
     parser.add_argument("--sequence", type=int, default=2048 if cuda else 64, help="tokens a sequence")

@@ -138,7 +138,13 @@ def test_the_commands_of_the_pages_are_looked_at() -> None:
 def test_what_nobody_tried_begins_with_that(page: str) -> None:
     title, _, text = (REPOSITORY / "docs" / f"{page}.md").read_text().partition("\n")
     assert title.startswith("# ")
-    assert text.lstrip().startswith("Untried")
+    assert "**Untried" in text.strip().partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (REPOSITORY / "docs").glob("*.md")))
+def test_a_page_begins_with_what_its_reader_can_do(page: str) -> None:
+    _, _, text = (REPOSITORY / "docs" / page).read_text().partition("\n")
+    assert text.lstrip().startswith("After this page ")
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:

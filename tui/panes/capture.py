@@ -178,7 +178,7 @@ def _room(asked: Form, width: int, theme: CellTheme) -> Row:
     row = Row(width).add(" " * 3, theme.palette.text).add(pad("into", _LABEL + 2), theme.palette.dim)
     try:
         note, style = (
-            f"{fmt.size(folder.check_disk(asked.parent))} free; a capture takes 1 to 20 MB",
+            f"{fmt.size(folder.check_disk(asked.parent))} free; a capture takes 1 to 20 MB, more with stacks",
             theme.palette.dim,
         )
     except NotPossibleHere as error:

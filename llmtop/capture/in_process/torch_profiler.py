@@ -20,7 +20,12 @@ class TorchProfilerEngine(InProcessEngine):
     name = "torch.profiler"
     description = "kernels, operators and phases, recorded by the training itself at step boundaries"
     options = (
-        Option("stacks", "the Python stack of each operator", "each operator becomes some 10 µs slower", False),
+        Option(
+            "stacks",
+            "the Python stack of each operator",
+            "steps can take twice as long; the file is several times as large",
+            False,
+        ),
         Option("shapes", "the shapes of each operator's inputs", "each operator becomes some µs slower", False),
         Option("memory", "each allocation of the CPU's and CUDA's allocators", "a larger file", False),
     )

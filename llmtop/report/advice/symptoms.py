@@ -52,7 +52,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "llmtop",
         "llmtop",
         "which part of the step takes the time, and the alert that names the cause",
-        words="bottleneck start first unknown why",
+        words="bottleneck start first unknown why throughput tokens per second mfu",
     ),
     Symptom(
         "input_bound",
@@ -62,7 +62,8 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "the Python lines in which the data loader spends its time",
         "input_bound",
         "input_bound",
-        "dataloader input starved idle GPU batch disk dataset workers",
+        "dataloader loading slow input io i/o starved idle GPU batch disk storage dataset workers num_workers "
+        "tokenizer tokenization tokenize collate item decode augmentation transform streaming throughput",
     ),
     Symptom(
         "launch_bound",
@@ -72,7 +73,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "launches per step, share of idle time that waits for the host, operators that launch most",
         "launch_bound",
         "launch_bound",
-        "launch CPU overhead low utilization small batch Python",
+        "launch CPU bottleneck overhead low utilization small batch Python eager mfu throughput",
     ),
     Symptom(
         "sync_bound",
@@ -102,7 +103,8 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "exposed communication per rank and collective",
         "communication_bound",
         "communication_bound",
-        "nccl allreduce all-reduce scaling DDP FSDP network collective slow",
+        "nccl allreduce all-reduce scaling DDP FSDP network nvlink collective slow multi-node multinode multi-gpu "
+        "distributed bandwidth",
     ),
     Symptom(
         "straggler",
@@ -121,7 +123,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "llmtop --once",
         "the rank that never entered, the process group and the collective",
         alert="hung_collective",
-        words="hang hangs stuck deadlock nccl timeout watchdog",
+        words="hang hangs stuck deadlock nccl timeout watchdog barrier multi-node multinode",
     ),
     Symptom(
         "stalled",
@@ -167,7 +169,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "llmtop",
         "since which step, by how much, in which phase (a: evidence over time)",
         alert="slower",
-        words="slower degrade degradation regression over time gradually",
+        words="slower degrade degradation regression over time gradually throughput drops",
     ),
     Symptom(
         "rare_steps",
@@ -177,7 +179,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "a capture of such a step when it next comes",
         "unsteady_steps",
         "rare_steps",
-        "spikes jitter stutter periodic checkpoint evaluation garbage collection variance",
+        "spikes jitter stutter periodic slow checkpoint save evaluation validation garbage collection gc variance",
     ),
     Symptom(
         "non_finite",
@@ -195,7 +197,8 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "llmtop --once",
         "the step, its value, the usual range, and whether the value has come back",
         alert="loss_spike",
-        words="jump spike explodes diverges gradient norm grad_norm_jump unstable learning rate health",
+        words="jump spike explodes diverges exploding explosion gradient norm grad_norm_jump unstable "
+        "learning rate health",
     ),
     Symptom(
         "loss_flat",
@@ -248,7 +251,8 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "llmtop postmortem",
         "llmtop postmortem LOGS",
         "the rank that failed first, from dumps, logs and stacks, and which ranks only waited",
-        words="crash crashed dead killed failed exit post-mortem traceback flight recorder nccl timeout",
+        words="crash crashed dead killed failed exit post-mortem traceback exception segfault sigkill preempted "
+        "flight recorder nccl timeout",
     ),
     Symptom(
         "outside",
@@ -257,7 +261,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         STACKS,
         "the line of the script that takes the time",
         alert="outside",
-        words="untimed untracked other logging",
+        words="untimed untracked other logging wandb callback",
     ),
     Symptom(
         "memory_pressure",
@@ -266,7 +270,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "llmtop run --memory-history -- python train.py",
         "who holds the memory, the peak by phase and fragmentation, from the snapshot that the error leaves",
         alert="memory_pressure",
-        words="OOM out of memory CUDA allocation fragmentation",
+        words="OOM OutOfMemoryError out of memory CUDA vram allocation fragmentation",
     ),
     Symptom(
         "memory_growth",
@@ -275,7 +279,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "llmtop capture --engine memory --steps 5",
         "the lines that allocate; llmtop compare of two such captures names the leak",
         alert="memory_growth",
-        words="leak OOM increase",
+        words="leak OOM vram increase",
     ),
     Symptom(
         "host_memory",
@@ -292,7 +296,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE",
         "the reason that the driver gives: heat, power brake or power limit",
         alert="throttled",
-        words="hot temperature thermal clock power cap",
+        words="hot overheating temperature thermal clock power cap",
     ),
     Symptom(
         "gpu_error",
@@ -336,7 +340,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "TORCH_LOGS=graph_breaks,recompiles python train.py",
         "where the graph breaks, and why functions are compiled again",
         "small_kernels",
-        words="compile recompile dynamo inductor graph break",
+        words="compile recompile recompilation dynamo inductor graph break",
     ),
     Symptom(
         "time_an_operator",
@@ -370,7 +374,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
         "llmtop cluster",
         "llmtop cluster --prometheus http://prometheus:9090",
         "nodes that are down, hot GPUs, late ranks",
-        words="nodes fleet slurm kubernetes many machines",
+        words="nodes fleet slurm kubernetes many machines multi-node multinode",
     ),
     Symptom(
         "not_shown",
