@@ -85,7 +85,7 @@ def run_text(run: Run, width: int | None = None) -> str:
         run: the run.
         width: cells; None: no limit.
     """
-    ranks = "" if run.ranks is None else f"{run.ranks} ranks"
+    ranks = "" if run.ranks is None else fmt.counted(run.ranks, "rank")
     if _is_incomplete(run):
         ranks = f"{run.ranks_reporting} of {run.world_size} ranks"
     parts = [
