@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import geometric_mean, median
 
 import numpy as np
 
 from llmtop.bench.model.comparison import BenchComparison, FactDifference, FigureChange
 from llmtop.bench.model.results import METRICS, BenchMetric, BenchRun
-from llmtop.bench.statistics.decide import Decision, change_text, decide, required_runs
+from llmtop.bench.statistics.decide import MOST_RUNS, Decision, change_text, decide, required_runs
 from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, change_interval
 from llmtop.bench.statistics.step_statistics import step_statistic, worse_percent
 from llmtop.errors import UnusableInput
@@ -17,6 +17,9 @@ from llmtop.format import counted
 
 _DEFAULT_METRICS = ("tokens_per_s", "samples_per_s", "steps_per_s")
 """Metrics compared unless --metric names another: the first that both sides have."""
+_ROUGH_RUNS = 5
+"""Runs below which a standard deviation is known to no better than a factor of about two (chi-squared, 4 degrees
+of freedom: 0.6 to 2.9)."""
 MIN_RUNS = 2
 """Runs on each side, without which nothing is known of their noise."""
 
@@ -148,13 +151,20 @@ def _decision(
     verdict = decide(found, metric, limit)
     if verdict.decision is not Decision.UNDECIDABLE:
         return verdict.decision.value, verdict.reason, ""
-    needed = required_runs(found, limit, min(runs))
-    advice = (
-        "reduce other load on the machine, or use a longer window (--steps): more runs alone are not enough"
-        if needed is None
-        else f"with noise as it is, about --runs {needed} would decide it"
-    )
-    return verdict.decision.value, verdict.reason, advice
+    return verdict.decision.value, verdict.reason, _advice(found, metric, limit, min(runs))
+
+
+def _advice(found: ChangeInterval, metric: BenchMetric, limit: float, runs: int) -> str:
+    """Return what is likely to decide it, with what that estimate assumes."""
+    needed = required_runs(found, metric, limit, runs)
+    rough = f" (a rough estimate: the noise is known of {runs} runs only)" if runs < _ROUGH_RUNS else ""
+    if needed is None:
+        return (
+            f"at this noise no number of runs up to {MOST_RUNS} is likely to decide{rough}; reduce other load on the "
+            "machine, or use a longer window (--steps)"
+        )
+    sides = "" if found.paired else " on both sides"
+    return f"at this noise, and if the change stays the same, about --runs {needed}{sides} would decide{rough}"
 
 
 def _changes(
@@ -177,12 +187,16 @@ def _change(
     baseline: Sequence[BenchRun], candidate: Sequence[BenchRun], metric: BenchMetric, found: ChangeInterval
 ) -> FigureChange:
     low, high = sorted((worse_percent(metric, found.low), worse_percent(metric, found.high)))
+    before = [value for run in baseline if (value := metric_value(run, metric))]
+    after = [value for run in candidate if (value := metric_value(run, metric))]
     return FigureChange(
         name=metric.name,
         title=metric.title,
         unit=metric.unit,
-        baseline=median(value for run in baseline if (value := metric_value(run, metric))),
-        candidate=median(value for run in candidate if (value := metric_value(run, metric))),
+        baseline=median(before),
+        candidate=median(after),
+        compared_baseline=geometric_mean(before),  # the change is a difference of means of logarithms
+        compared_candidate=geometric_mean(after),
         worse_pct=worse_percent(metric, found.log_ratio),
         worse_low_pct=low,
         worse_high_pct=high,

@@ -138,7 +138,8 @@ def compare_history(
             baseline_runs=len(entries),
             candidate_runs=len(values),
         )
-    found = _predict_change(np.log([entry.medians[metric.name] for entry in entries]), np.log(values))
+    earlier, now = np.log([entry.medians[metric.name] for entry in entries]), np.log(values)
+    found = _predict_change(earlier, now)
     verdict = decide(found, metric, limit if limit is not None else math.inf)
     change = FigureChange(
         name=metric.name,
@@ -146,6 +147,8 @@ def compare_history(
         unit=metric.unit,
         baseline=float(np.median([entry.medians[metric.name] for entry in entries])),
         candidate=float(np.median(values)),
+        compared_baseline=float(np.exp(np.median(earlier))),
+        compared_candidate=float(np.exp(np.median(now))),
         worse_pct=verdict.worse,
         worse_low_pct=verdict.worse_low,
         worse_high_pct=verdict.worse_high,

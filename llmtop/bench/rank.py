@@ -51,6 +51,7 @@ def rank_values(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> 
             RankedValue(
                 label=label,
                 median=median(value for run in runs[label] if (value := metric_value(run, metric))),
+                mean=float(np.exp(score[label])),
                 runs=len(runs[label]),
                 behind_pct=worse_percent(metric, change.log_ratio) if change else 0.0,
                 behind_low_pct=low,

@@ -54,6 +54,7 @@ _CAUSES: dict[Part, str] = {
     "decode": "decode",
     "tokenize": "tokenize",
     "collate": "collate",
+    "collate_fn": "collate_fn",
     "disk": "disk",
     "network": "network",
     "lock": "lock",

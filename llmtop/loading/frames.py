@@ -3,7 +3,11 @@
 The deepest known frame decides: going outwards from the innermost frame, the first that belongs to a library of
 the table, to a part of the standard library that does one thing, or to a line of the script that calls such a
 library (`llmtop.loading.source` reads that), names the stack. A frame of C has no line of Python: there the line
-that calls it is all that is seen, so it is read. Where none is known it is the script's own code.
+that calls it is all that is seen, so it is read. Functions of the script whose names state the work count as well
+(tokenize_text, BPETokenizer.encode). Where none is known it is the script's own code.
+
+Below a collate function, "collate" needs evidence of padding or stacking: torch's default_collate, or such a function on
+the stack or in the innermost line. Other code there is "collate_fn".
 """
 
 from __future__ import annotations
@@ -19,10 +23,23 @@ from llmtop.stacks.fold import waits_for_work
 from llmtop.stacks.samples import Frame
 
 Work: TypeAlias = Literal[
-    "idle", "decode", "tokenize", "collate", "file", "network", "lock", "gil", "sleep", "transfer", "own", "start"
+    "idle",
+    "decode",
+    "tokenize",
+    "collate",
+    "collate_fn",
+    "file",
+    "network",
+    "lock",
+    "gil",
+    "sleep",
+    "transfer",
+    "own",
+    "start",
 ]
 """Work of a loader's thread. "idle" waits for work. "file" reads a file, from storage or from memory.
-"transfer" passes batches between processes. "own" is code that no table lists."""
+"transfer" passes batches between processes. "collate" pads and stacks; "collate_fn" is other code of the script in a collate function. "own" is code that no table
+lists."""
 
 _LIBRARIES: dict[str, Work] = {
     name: work
@@ -91,6 +108,16 @@ _DECODES = re.compile(
     r"|streaming/base/format/mds/encodings)\.py$"
 )
 """Where packages that load turn bytes into samples, often by a library in C of which no frame is seen."""
+_TOKENIZES = re.compile(r"tokeni[zs](?:e(?!d)|ation|ing)|(?:^|[_.])(?:bpe|wordpiece)(?:$|[_.])", re.IGNORECASE)
+"""Names of functions and classes whose work is to make tokens of texts. `encode` alone is not one, and a
+TokenizedDataset has its tokens already."""
+_STACKS = re.compile(
+    r"(?:^|_)(?:pad|padding|stack|[vhd]stack|concat|concatenate|cat|collate_tensors)(?:$|_)|default_collate"
+)
+"""Names of functions that bring samples to one size or put them together."""
+_MAKES_TENSOR = re.compile(
+    r"(?:torch|numpy)\.(?:tensor|as_tensor|from_numpy|array|asarray|zeros|full|empty|ones)(?:$|_like$)"
+)
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
 _ITERATES = {"__getitem__", "__getitems__", "__next__", "__iter__", "<listcomp>", "<genexpr>"}
 
@@ -153,6 +180,9 @@ def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
     collating = fetched is not None and _collates(python[fetched:], calls)
     for index in range(len(python) - 1, -1, -1):
         told = _classify_frame(python[index], calls)
+        if told is None:
+            below_collate = collating and fetched is not None and index > fetched
+            told = _by_name(python, index, calls, below_collate=below_collate)
         if told is not None:
             work = told[0]
             if work == "lock" and any(_of_queue(frame) for frame in python[max(index - 2, 0) : index]):
@@ -165,8 +195,10 @@ def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
 
 def _by_position(python: Sequence[Frame], collating: bool, starts: bool) -> Work:
     """Classify a stack of which no single frame is known."""
-    if collating or any(frame.file.endswith(_COLLATE) for frame in python):
+    if any(frame.file.endswith(_COLLATE) for frame in python):
         return "collate"
+    if collating:
+        return "collate_fn" if any(frame.own for frame in python) else "collate"
     if waits_for_work(tuple(python)):
         return "idle"
     if python and _TRANSFER.search(python[-1].file):
@@ -227,6 +259,26 @@ def _classify_frame(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
     if _SAYS_NETWORK.search(frame.file):
         return "network", "http"
     return ("lock", "") if name in _LOCKS.get(file, ()) else None
+
+
+def _by_name(python: Sequence[Frame], index: int, calls: Calls, *, below_collate: bool) -> tuple[Work, str] | None:
+    """Classify a stack by the name of a function; of the innermost frame also by the calls in its line.
+
+    In the line of an outer frame the call that runs is the next frame, so its other calls are no evidence.
+    """
+    frame = python[index]
+    called = calls(frame) if frame.own and index == len(python) - 1 else ()
+    if any(_function_name(name) is not None for name in called):
+        return None  # of libraries for several kinds of work: `_of_line` knows one of them
+    stacks = below_collate and (
+        _STACKS.search(function(frame)) is not None
+        or any(_STACKS.search(name.rpartition(".")[2]) or _MAKES_TENSOR.match(name) for name in called)
+    )
+    names = [frame.name, *(name for name in called if not _STACKS.search(name.rpartition(".")[2]))]
+    tokenizes = frame.own and any(_TOKENIZES.search(name) for name in names)
+    if stacks == tokenizes:
+        return None
+    return ("collate" if stacks else "tokenize"), ""
 
 
 def _of_transformers(frame: Frame) -> Work | None:

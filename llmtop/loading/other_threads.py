@@ -69,7 +69,9 @@ def pool_activities(
     gil = sharing > 1 and 0 < have <= _ONE_CPU and wanted <= max(_ONE_CPU, sharing / 2)
     return [
         (
-            StackActivity("gil", one.library, one.place) if gil and one.work in ("own", "collate") else one,
+            StackActivity("gil", one.library, one.place)
+            if gil and one.work in ("own", "collate", "collate_fn")
+            else one,
             number / total,
         )
         for one, number in found.items()

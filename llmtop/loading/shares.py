@@ -31,6 +31,7 @@ Part: TypeAlias = Literal[
     "decode",
     "tokenize",
     "collate",
+    "collate_fn",
     "disk",
     "network",
     "lock",
@@ -44,7 +45,7 @@ Part: TypeAlias = Literal[
 ]
 """Kinds of time. "unseen": the thread runs, and its stacks could not be read."""
 
-_FROM: tuple[Part, ...] = ("file", "own", "decode", "collate", "tokenize", "transfer", "start")
+_FROM: tuple[Part, ...] = ("file", "own", "collate_fn", "decode", "collate", "tokenize", "transfer", "start")
 _IDLE: tuple[Waits, ...] = ("pipe", "poll", "asleep")
 
 
@@ -266,7 +267,7 @@ def _take_gil_of_others(one: LoaderThread, states: Counter[Waits], seen: LoaderS
     wants = sum((seen.cpu[number].pct + seen.cpu[number].wait_pct) / 100 for number in others)
     if not places or works <= 0 or wants < waits:
         return
-    _take(one, "gil", waits * one.busy / works, ("own", "file", "collate", "tokenize", "decode"))
+    _take(one, "gil", waits * one.busy / works, ("own", "file", "collate_fn", "collate", "tokenize", "decode"))
     one.places["gil", "", places.most_common(1)[0][0]] += 1
 
 
@@ -277,16 +278,16 @@ def _take_waits(one: LoaderThread, states: Counter[Waits], others_cpu: float, *,
     _take(one, "disk", part.get("disk", 0.0))
     # A thread that trains waits at sockets for other ranks too.
     _take(one, "network", part.get("network", 0.0) + (0.0 if trains else part.get("socket", 0.0)))
-    _take(one, "sleep", part.get("sleep", 0.0), ("own",))
+    _take(one, "sleep", part.get("sleep", 0.0), ("own", "collate_fn"))
     _take(one, "lock", part.get("lock", 0.0))
     if trains:
         return  # for what a thread that trains waits in a futex is mostly not its loader's
     # A library's own threads are waited for in a futex as well, and then have the CPU meanwhile.
     futex = part.get("futex", 0.0) - one.idle
     if futex > 2 * others_cpu:
-        _take(one, "lock", futex, ("own", "file"))
+        _take(one, "lock", futex, ("own", "collate_fn", "file"))
     if others_cpu >= part.get("gil", 0.0):
-        _take(one, "gil", part.get("gil", 0.0), ("own", "collate", "tokenize", "decode"))
+        _take(one, "gil", part.get("gil", 0.0), ("own", "collate_fn", "collate", "tokenize", "decode"))
 
 
 def _take(one: LoaderThread, kind: Part, share: float, takes: Sequence[Part] = _FROM) -> None:

@@ -9,6 +9,7 @@ CAUSE_NAMES: Final[Mapping[str, str]] = {
     "decode": "decoding",
     "tokenize": "tokenizing",
     "collate": "collating",
+    "collate_fn": "your collate function",
     "disk": "waiting for the disk",
     "network": "waiting for the network",
     "lock": "waiting for a shared lock",

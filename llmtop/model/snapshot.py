@@ -315,7 +315,8 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     (`llmtop.loading.cost`)."""
 
     cause: str
-    """"decode", "tokenize", "collate", "disk", "file" (read from memory), "network", "lock", "gil", "sleep",
+    """"decode", "tokenize", "collate" (padding and stacking), "collate_fn" (other code of the script in a collate
+    function), "disk", "file" (read from memory), "network", "lock", "gil", "sleep",
     "transfer" (batches between processes), "cpu" (others have the cores), "worker_threads" (libraries' in the
     workers have them), "slow_worker", "too_few_workers", "own_code" (that fills the CPUs); "unknown" where none
     covers most of it. A newer version may have others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +19,8 @@ from llmtop.bench.model.fact_differences import fact_differences
 from llmtop.bench.model.results import BenchRun
 from llmtop.bench.output.document import bench_document, summary_document
 from llmtop.bench.output.junit import render_junit
+from llmtop.bench.output.tables import comparison_table, ranking_table
+from llmtop.bench.rank import rank_values
 from llmtop.bench.statistics.step_statistics import metric_named
 from llmtop.document.markdown import write_markdown
 from llmtop.document.text import write_text
@@ -299,3 +302,57 @@ def test_two_limits_of_one_figure_are_refused(tmp_path: Path) -> None:
     limits = (parse_limit("p95=2ms"), parse_limit("p95=3%"))
     with pytest.raises(UnusableInput, match="two limits for step p95"):
         Gate(GateOptions(baseline=_saved(tmp_path / "b.json"), fail_over=limits), COMMAND, 5)
+
+
+def _figure_of(text: str) -> float:
+    """A figure as it is written: "97.8 ms", "19.8k", "8.913"."""
+    number, factor = re.fullmatch(r"([\d.,]+)\s*(ms|µs|s|k|M|)", text).groups()  # type: ignore[union-attr]
+    return float(number.replace(",", "")) * {"ms": 1e-3, "µs": 1e-6, "k": 1e3, "M": 1e6}.get(factor, 1.0)
+
+
+def _change_of(text: str) -> float:
+    """A change as it is written, in percent worse."""
+    if text == "the same":
+        return 0.0
+    number, word = re.fullmatch(r"([\d.]+) % (worse|better)", text).groups()  # type: ignore[union-attr]
+    return float(number) if word == "worse" else -float(number)
+
+
+def _skewed(step: float, seed: int) -> list[BenchRun]:
+    """Runs with one far from the others, whose median and mean lie far apart."""
+    return [*made_runs(step, 2, seed=seed), *made_runs(2.5 * step, 1, seed=seed + 1)]
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_change_of_each_row_is_that_of_the_two_figures_beside_it(paired: bool) -> None:
+    before, after = made_runs(0.1, 3, seed=1, between=0.2), _skewed(0.1, seed=2)
+    tokens = metric_named("tokens_per_s")
+    found = compare_runs(before, after, against="b", metric=tokens, limit=None, paired=paired)
+    rows = comparison_table(found).rows
+    assert len(rows) == 6
+    for row in rows:
+        title, baseline, candidate, change, interval = row[:5]
+        one, other = _figure_of(baseline), _figure_of(candidate)
+        worse = 100.0 * ((one / other if "/s" in title else other / one) - 1.0)
+        assert _change_of(change) == pytest.approx(worse, abs=1.0), title
+        low, high = (float(bound) for bound in interval.rstrip("%").split(" … "))
+        assert low < worse < high
+
+
+def test_the_distance_of_each_value_is_that_of_the_figures_beside_it() -> None:
+    runs = {"workers=0": made_runs(0.1, 3, seed=1), "workers=2": _skewed(0.1, seed=4)}
+    first, second = ranking_table(rank_values(runs, metric_named("tokens_per_s"))).rows
+    worse = 100.0 * (_figure_of(first[1]) / _figure_of(second[1]) - 1.0)
+    assert worse > 20.0
+    assert _change_of(second[2]) == pytest.approx(worse, abs=1.0)
+
+
+def test_the_change_since_a_history_is_that_of_the_two_figures_beside_it(tmp_path: Path) -> None:
+    options = GateOptions(history=tmp_path / "speed.jsonl")
+    for step in (0.06, 0.07, 0.10, 0.11):
+        _judged(tmp_path, options, made_runs(step, 3, seed=3))
+    _, comparison = _judged(tmp_path, options, _skewed(0.09, seed=5))
+    assert comparison is not None
+    row = comparison_table(comparison).rows[0]
+    worse = 100.0 * (_figure_of(row[1]) / _figure_of(row[2]) - 1.0)
+    assert _change_of(row[3]) == pytest.approx(worse, abs=1.0)

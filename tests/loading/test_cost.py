@@ -398,3 +398,94 @@ def test_a_file_that_is_gone_or_no_python_says_nothing(tmp_path: Path) -> None:
     assert sources.calls(Frame("f", str(script), 1)) == ()
     assert sources.calls(Frame("f", str(tmp_path / "gone.py"), 1)) == ()
     assert not sources.is_generator(Frame("f", "relative.py", 1))
+
+
+COLLATES = """\
+import torch
+from torch.utils.data import default_collate
+
+def clean(text):
+    for letter in text:
+        letter.lower()
+
+def bpe(word):
+    while True:
+        word = word[1:]
+
+class Tokenizer:
+    def encode(self, text):
+        for word in text.split():
+            bpe(word)
+
+def pad_rows(rows):
+    for row in rows:
+        row += [0]
+
+def collate_fn(samples):
+    rows = [clean(text) for text in samples]
+    tokens = [Tokenizer().encode(text) for text in samples]
+    pad_rows(tokens)
+    batch = torch.tensor(tokens)
+    mask = torch.stack([clean(row) for row in tokens])
+    counts = [sum(map(len, row)) for row in tokens]
+    return default_collate(batch)
+"""
+
+
+def _of_collate(script: Path, *inner: tuple[str, str]) -> tuple[Frame, ...]:
+    """Frames of collate_fn and of what it calls: names of functions, each with its line in the script."""
+    lines = COLLATES.splitlines()
+    fetch = Frame("_MapDatasetFetcher.fetch", f"{TORCH}_utils/fetch.py", 55)
+    return fetch, *(
+        Frame(name, str(script), 1 + [one.strip() for one in lines].index(line)) for name, line in inner
+    )
+
+
+AT_CLEAN = ("collate_fn", "rows = [clean(text) for text in samples]")
+AT_TOKENS = ("collate_fn", "tokens = [Tokenizer().encode(text) for text in samples]")
+
+
+@pytest.mark.parametrize(
+    ("inner", "cause"),
+    [
+        ((AT_CLEAN, ("clean", "letter.lower()")), "collate_fn"),
+        ((AT_TOKENS, ("Tokenizer.encode", "for word in text.split():")), "tokenize"),
+        ((AT_TOKENS, ("Tokenizer.encode", "bpe(word)"), ("bpe", "word = word[1:]")), "tokenize"),
+        ((("collate_fn", "pad_rows(tokens)"), ("pad_rows", "row += [0]")), "collate"),
+        ((("collate_fn", "batch = torch.tensor(tokens)"),), "collate"),
+        (
+            (("collate_fn", "mask = torch.stack([clean(row) for row in tokens])"), ("clean", "letter.lower()")),
+            "collate_fn",
+        ),
+        ((("collate_fn", "counts = [sum(map(len, row)) for row in tokens]"),), "collate_fn"),
+    ],
+)
+def test_what_a_collate_function_does_decides_and_not_that_it_is_one(
+    inner: tuple[tuple[str, str], ...], cause: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(COLLATES)
+    frames = _of_collate(script, *inner)
+    stacks = [Stack(SampledProcess(2, started_by=1), ThreadId(2), (LOOP, *frames), 100)]
+    cost = decide(seen(trains(90, 10), stacks, cores=16.0), SourceFiles().calls, SourceFiles().is_generator)
+    assert cost is not None
+    assert cost.cause == cause, cost.summary
+    assert cost.place == frames[-1].text
+    if cause == "collate_fn":
+        assert f"100 % of the time goes to your collate function (1 worker in {frames[-1].text})" in cost.summary
+        assert "__getitem__" in cost.advice
+        assert "one size" not in cost.advice
+
+
+def test_torchs_own_collate_function_collates_and_a_dataset_of_tokens_makes_none(tmp_path: Path) -> None:
+    fetch = Frame("_MapDatasetFetcher.fetch", f"{TORCH}_utils/fetch.py", 55)
+    own = Frame("collate_fn", "/home/me/train.py", 3)
+    default = Frame("default_collate", f"{TORCH}_utils/collate.py", 300)
+    stacks = [Stack(SampledProcess(2, started_by=1), ThreadId(2), (LOOP, fetch, own, default), 100)]
+    cost = decide(seen(trains(90, 10), stacks))
+    assert cost is not None
+    assert cost.cause == "collate"
+    reads = Frame("TokenizedDataset.__getitem__", "/home/me/data.py", 7)
+    cost = decide(seen(trains(90, 10), worker(2, {(reads,): 100}), cores=16.0))
+    assert cost is not None
+    assert cost.cause == "too_few_workers"

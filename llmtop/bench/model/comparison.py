@@ -15,6 +15,10 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     baseline: float
     """Median over its runs."""
     candidate: float
+    compared_baseline: float | None = None
+    """Figure that the change is from: the geometric mean over the runs; with --history the median."""
+    compared_candidate: float | None = None
+    """Figure that the change is to; None in files of an older version."""
     worse_pct: float
     worse_low_pct: float
     worse_high_pct: float
@@ -90,6 +94,8 @@ class RankedValue(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     median: float
     """Median of the figure over its runs."""
+    mean: float | None = None
+    """Geometric mean over its runs, which `behind_pct` is of; None in files of an older version."""
     runs: int
     behind_pct: float = 0.0
     """Distance to the best in percent; 0 for the best."""

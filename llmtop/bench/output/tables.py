@@ -28,18 +28,23 @@ def value_text(value: float | None, unit: str) -> str:
 def comparison_table(found: BenchComparison) -> Table:
     """Every figure that both sides have."""
     heads = columns(("figure",), ("baseline", "candidate", "change", "worse by, 95%", "beyond noise"))
-    return Table("Compared", heads, [_row(change) for change in found.changes], most=len(METRICS))
+    average = "medians" if found.against.startswith("the history") else "geometric means of the runs"
+    return Table(f"Compared ({average})", heads, [_row(change) for change in found.changes], most=len(METRICS))
 
 
 def _row(change: FigureChange) -> tuple[str, ...]:
     return (
         change.title,
-        value_text(change.baseline, change.unit),
-        value_text(change.candidate, change.unit),
+        value_text(_first(change.compared_baseline, change.baseline), change.unit),
+        value_text(_first(change.compared_candidate, change.candidate), change.unit),
         change_text(change.worse_pct),
         _interval_text(change.worse_low_pct, change.worse_high_pct),
         "yes" if change.is_beyond_noise else "no",
     )
+
+
+def _first(value: float | None, other: float) -> float:
+    return other if value is None else value
 
 
 def _interval_text(low: float, high: float) -> str:
@@ -57,14 +62,14 @@ def ranking_table(found: Ranking) -> Table:
         rows.append(
             (
                 value.label,
-                value_text(value.median, found.unit),
+                value_text(_first(value.mean, value.median), found.unit),
                 DASH if first else change_text(value.behind_pct),
                 DASH if first else _interval_text(value.behind_low_pct, value.behind_high_pct),
                 ("best" if alone else DASH) if first else ("no" if value.as_good_as_best else "yes"),
             )
         )
     heads = columns(("value",), (found.title, "than the first", "worse by", "worse beyond noise"))
-    return Table("Ranked", heads, rows, most=len(rows))
+    return Table("Ranked (geometric means of the runs)", heads, rows, most=len(rows))
 
 
 def runs_tables(found: Bench) -> list[Table]:
@@ -94,7 +99,8 @@ def comparison_sentences(found: BenchComparison) -> list[str]:
     if found.changes and not found.against.startswith("the history"):
         lines.append(
             f"Against {found.against}: {counted(found.baseline_runs, 'run')} and "
-            f"{counted(found.candidate_runs, 'run')}, {how}; 95% confidence."
+            f"{counted(found.candidate_runs, 'run')}, {how}; 95% confidence. Percentages are of the time for the "
+            "same work."
         )
     elif found.changes:
         lines.append(f"Against {found.against}, medians of each; 95% confidence.")

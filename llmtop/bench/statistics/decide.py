@@ -7,10 +7,17 @@ import math
 from typing import NamedTuple
 
 from llmtop.bench.model.results import BenchMetric
-from llmtop.bench.statistics.intervals import ChangeInterval
+from llmtop.bench.statistics.intervals import CONFIDENCE, ChangeInterval
 from llmtop.bench.statistics.step_statistics import worse_percent
+from llmtop.bench.statistics.student_t import t_quantile
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, EXIT_FINDING
 from llmtop.format import plain
+
+
+MOST_RUNS = 40
+"""Most runs on each side that an advice names: more cost more time than a quieter machine or a longer window."""
+_LIKELY = 0.8
+"""Probability that a number of runs that is named decides, the usual power of a plan."""
 
 
 class Decision(str, enum.Enum):
@@ -80,17 +87,28 @@ def change_text(worse: float) -> str:
     )
 
 
-def required_runs(found: ChangeInterval, limit: float, runs: int) -> int | None:
-    """Return how many runs would bring the noise down to half the limit, if it stays as it is; None: over a
-    hundred.
+def required_runs(found: ChangeInterval, metric: BenchMetric, limit: float, runs: int) -> int | None:
+    """Return how many runs on each side decide with a probability of 80 %, if change and noise are as measured.
+
+    The interval must end before the bound that leaves the decision open: the limit where the change is within it,
+    else 0. As in any estimate of a sample's size, the distance to that bound must hold the half width of the
+    interval and the 80 % quantile of the change's own error. Both shrink with the square root of the runs.
 
     Args:
         found: the change with its noise.
+        metric: what it is a change of.
         limit: percent.
-        runs: how many there were on each side.
+        runs: how many there were on each side, two or more.
+
+    Returns:
+        None: more than `MOST_RUNS`.
     """
-    wanted = math.log1p(limit / 100.0) / 2.0
-    if wanted <= 0.0:
-        return None
-    needed = math.ceil(runs * (found.noise / wanted) ** 2)
-    return max(needed, runs + 1) if needed <= 100 else None
+    worse = -found.log_ratio if metric.more_is_better else found.log_ratio
+    bound = math.log1p(limit / 100.0)
+    room = worse if worse > bound else bound - worse
+    for count in range(runs + 1, MOST_RUNS + 1):
+        error = found.error * math.sqrt(runs / count)
+        degrees = found.degrees * (count - 1) / (runs - 1)
+        if (t_quantile(0.5 + CONFIDENCE / 2.0, degrees) + t_quantile(_LIKELY, degrees)) * error <= room:
+            return count
+    return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from llmtop.bench.statistics.blocks import BlockLength
 from llmtop.bench.statistics.decide import Decision, change_text, decide, required_runs
-from llmtop.bench.statistics.intervals import ChangeInterval
+from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, change_interval
 from llmtop.bench.statistics.step_statistics import metric_named
+from llmtop.bench.statistics.student_t import t_quantile
 from tests.support.resampled_runs import LEFT_WHOLE, outcome, plain_bootstrap, pools
 
 
@@ -58,10 +60,35 @@ def test_a_change_is_told_in_words(worse: float, words: str) -> None:
     assert change_text(worse) == words
 
 
-def test_more_runs_are_proposed_where_they_would_do() -> None:
-    assert required_runs(_change(0.0, 4.0), 5.0, 5) == 13
-    assert required_runs(_change(0.0, 60.0), 5.0, 5) is None
-    assert required_runs(_change(0.0, 4.0), 0.0, 5) is None
+@pytest.mark.parametrize(("change", "limit", "runs"), [(0.0, 5.0, 3), (-0.06, 5.0, 3), (0.10, 5.0, 4)])
+def test_the_number_of_runs_that_is_named_decides_four_of_five_benches(
+    change: float, limit: float, runs: int
+) -> None:
+    """Simulated benches, whose change and noise are those that the measured one had."""
+    noise, mean = 0.06, metric_named("mean")
+    degrees, error = 2.0 * (runs - 1), noise * math.sqrt(2.0 / runs)
+    half = error * t_quantile(0.975, degrees)
+    measured = ChangeInterval(change, change - half, change + half, error, degrees, BlockLength(1, ""), False)
+    assert decide(measured, mean, limit).decision is Decision.UNDECIDABLE
+    named = required_runs(measured, mean, limit, runs)
+    assert named is not None
+    random = np.random.default_rng(5)
+
+    def share_decided(count: int) -> float:
+        decided = 0
+        for _ in range(150):
+            sides = [[RunSample(math.exp(random.normal(at, noise))) for _ in range(count)] for at in (0.0, change)]
+            found = decide(change_interval(*sides, None), mean, limit)
+            decided += found.decision is not Decision.UNDECIDABLE
+        return decided / 150
+
+    assert 0.70 <= share_decided(named) <= 0.93
+    assert share_decided(named // 2) < 0.70
+
+
+def test_no_number_of_runs_is_named_where_forty_are_not_likely_to_do() -> None:
+    assert required_runs(_change(0.0, 60.0), metric_named("mean"), 5.0, 5) is None
+    assert required_runs(_change(0.0, 4.0), metric_named("mean"), 0.0, 5) is None
 
 
 @pytest.mark.slow("test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found finds the same fault")
