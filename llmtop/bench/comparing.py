@@ -160,8 +160,8 @@ def _advice(found: ChangeInterval, metric: BenchMetric, limit: float, runs: int)
     rough = f" (a rough estimate: the noise is known of {runs} runs only)" if runs < _ROUGH_RUNS else ""
     if needed is None:
         return (
-            f"at this noise no number of runs up to {MOST_RUNS} is likely to decide{rough}; reduce other load on the "
-            "machine, or use a longer window (--steps)"
+            f"at this noise no number of runs up to {MOST_RUNS} is likely to decide{rough}; reduce other load on "
+            "the machine, or use a longer window (--steps)"
         )
     sides = "" if found.paired else " on both sides"
     return f"at this noise, and if the change stays the same, about --runs {needed}{sides} would decide{rough}"

@@ -6,8 +6,8 @@ library (`llmtop.loading.source` reads that), names the stack. A frame of C has 
 that calls it is all that is seen, so it is read. Functions of the script whose names state the work count as well
 (tokenize_text, BPETokenizer.encode). Where none is known it is the script's own code.
 
-Below a collate function, "collate" needs evidence of padding or stacking: torch's default_collate, or such a function on
-the stack or in the innermost line. Other code there is "collate_fn".
+Below a collate function, "collate" needs evidence of padding or stacking: torch's default_collate, or such a
+function on the stack or in the innermost line. Other code there is "collate_fn".
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Work: TypeAlias = Literal[
     "start",
 ]
 """Work of a loader's thread. "idle" waits for work. "file" reads a file, from storage or from memory.
-"transfer" passes batches between processes. "collate" pads and stacks; "collate_fn" is other code of the script in a collate function. "own" is code that no table
-lists."""
+"transfer" passes batches between processes. "collate" pads and stacks; "collate_fn" is other code of the script in
+a collate function. "own" is code that no table lists."""
 
 _LIBRARIES: dict[str, Work] = {
     name: work

@@ -22,6 +22,7 @@ _POOL_WAITS = {
 }
 """Functions of `concurrent.futures` and of `multiprocessing.pool` in which a thread feeds or awaits a pool."""
 _FEEDER = "queues.py", "_feed"
+_PYTHON = ("own", "collate", "collate_fn")
 _ONE_CPU = 1.2
 """CPUs that threads want together, waiting for one included, where only one of them runs Python, with some code
 of C beside it."""
@@ -69,9 +70,7 @@ def pool_activities(
     gil = sharing > 1 and 0 < have <= _ONE_CPU and wanted <= max(_ONE_CPU, sharing / 2)
     return [
         (
-            StackActivity("gil", one.library, one.place)
-            if gil and one.work in ("own", "collate", "collate_fn")
-            else one,
+            StackActivity("gil", one.library, one.place) if gil and one.work in _PYTHON else one,
             number / total,
         )
         for one, number in found.items()

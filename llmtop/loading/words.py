@@ -19,8 +19,8 @@ _DO = {
     "faster decoder (torchvision.io, turbojpeg, Pillow-SIMD)",
     "tokenize": "tokenize once and store the ids, or tokenize whole batches with a fast tokenizer",
     "collate": "bring the samples to one size beforehand; stack tensors once into a buffer, not Python lists",
-    "collate_fn": "do that work once beforehand and store the result, or do it in the dataset's __getitem__; leave "
-    "only padding and stacking in the collate function",
+    "collate_fn": "do that work once beforehand and store the result, or do it in the dataset's __getitem__; "
+    "leave only padding and stacking in the collate function",
     "disk": "read fewer and larger files (shards), from local NVMe or from memory (cache, tmpfs)",
     "network": "copy the data to this machine, read larger files, and prefetch several at once",
     "lock": "give each worker its own file handle or connection, or hold the shared lock for a shorter time",

@@ -13,7 +13,6 @@ from llmtop.bench.statistics.student_t import t_quantile
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, EXIT_FINDING
 from llmtop.format import plain
 
-
 MOST_RUNS = 40
 """Most runs on each side that an advice names: more cost more time than a quieter machine or a longer window."""
 _LIKELY = 0.8
