@@ -26,10 +26,11 @@ Where they wait for CPUs that others have, nothing is named.
 Reading files and waiting for their bytes are one cost. Before all that, threads of libraries in the workers that
 want more than half of the CPUs, and more of them than the workers' own, are "worker_threads".
 
-Workers that would suffice: N workers busy for b of the time make one batch a step; without waiting a step takes
-1 - w of what it takes now, so N b / (1 - w) are needed, if a worker of more is not slower. That is a lower
-bound; it is capped by the CPUs, and absent where more workers wait for the same thing (a lock, Python's own
-lock). What is saved is at most the wait.
+Workers that would suffice: N workers busy for b of the time make one batch a step; without waiting a step takes 1
+- w of what it takes now, so N b / (1 - w) are needed, if a worker of more is not slower. It is a range, from the
+ends of Wilson's intervals of b and w: where a training hardly does anything but wait, few samples leave much
+open. The advice is capped by the CPUs. The range is absent where more workers wait for the same thing (a lock,
+Python's own lock), and where the work needs CPUs and all are busy. What is saved is at most the wait.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ _CAUSES: dict[Part, str] = {
 _SHARED: tuple[Part, ...] = ("disk", "network", "lock")
 """Waits that one worker may have while the others have none; next time another worker waits."""
 _NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "worker_threads", "transfer", "unknown")
+_ON_CPU = ("decode", "tokenize", "collate", "collate_fn", "too_few_workers")
+"""Causes for which a worker of more needs a CPU of its own."""
 _READING: tuple[Part, ...] = ("disk", "file")
 """One cost, of which the kernel's word is the one where bytes come from storage."""
 
@@ -94,6 +97,8 @@ def decide(
     cause, slow = _cause(seen, found, pooled, busy)
     part = _part_of(cause, parts)
     library, place = _library_and_place(found.threads if slow is None else [slow], part)
+    full = cause in _ON_CPU and not _has_room(seen, found)
+    least, most = (None, None) if full or cause in _NOT_MORE else _needed_workers(found)
     cost = LoadingCost(
         cause=cause,
         summary="",
@@ -104,22 +109,25 @@ def decide(
         library=library or None,
         place=place or None,
         workers=_number([one for one in found.threads if one.worker]),
-        workers_needed=None if cause in _NOT_MORE else _needed_workers(found),
+        workers_needed=least,
+        workers_needed_most=most,
         cores=seen.cores,
         wait_pct=_round_or_none(100 * found.wait),
         save_seconds=None if seen.step_seconds is None else found.wait * seen.step_seconds,
         read_bytes_per_s=seen.read_bytes_per_s,
         looks=sum(one.samples for one in found.threads),
     )
-    return _with_sentence(cost, found, slow)
+    return _with_sentence(cost, found, slow, full=full)
 
 
-def _with_sentence(cost: LoadingCost, found: LoadingShares, slow: LoaderThread | None) -> LoadingCost:
+def _with_sentence(
+    cost: LoadingCost, found: LoadingShares, slow: LoaderThread | None, *, full: bool
+) -> LoadingCost:
     from msgspec.structs import replace
 
     waiting = sum(one.cpu_wait for one in found.threads)
     cost = replace(cost, summary=sentence(cost, None if slow is None else slow.pid, 100 * waiting))
-    return replace(cost, advice=advice_of(cost))
+    return replace(cost, advice=advice_of(cost, cpus_are_busy=full))
 
 
 def _cause(
@@ -178,13 +186,32 @@ def _own_code(seen: LoaderSamples, found: LoadingShares) -> str:
     takes."""
     if any(one.shares_lock for one in found.threads):
         return "unknown"  # on a busy machine a wait for the GIL looks like a wait for a CPU
-    takes = [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
-    if seen.cores is None or not takes:
-        return "too_few_workers"
-    if seen.cores - _wanted_cpus(found) < _ROOM * sum(takes) / len(takes):
+    if not _has_cpu_for_one(seen, found):
         return "own_code"
-    waits = sum(one.cpu_wait for one in found.threads)
-    return "too_few_workers" if waits < _QUEUES * sum(takes) else "unknown"
+    return "unknown" if _is_queueing(found) else "too_few_workers"
+
+
+def _has_room(seen: LoaderSamples, found: LoadingShares) -> bool:
+    """Return True if one more worker would find a CPU, as far as is known."""
+    return _has_cpu_for_one(seen, found) and not _is_queueing(found)
+
+
+def _takes(found: LoadingShares) -> list[float]:
+    """Return the CPUs that each thread wants, where that is known."""
+    return [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
+
+
+def _has_cpu_for_one(seen: LoaderSamples, found: LoadingShares) -> bool:
+    takes = _takes(found)
+    if seen.cores is None or not takes:
+        return True
+    return seen.cores - _wanted_cpus(found) >= _ROOM * sum(takes) / len(takes)
+
+
+def _is_queueing(found: LoadingShares) -> bool:
+    """Return True if the threads wait for CPUs for a large part of the time that they want one."""
+    takes = _takes(found)
+    return bool(takes) and sum(one.cpu_wait for one in found.threads) >= _QUEUES * sum(takes)
 
 
 def _wanted_cpus(found: LoadingShares) -> float:
@@ -231,13 +258,15 @@ def _library_and_place(threads: Sequence[LoaderThread], part: Part | None) -> tu
     return library, found.most_common(1)[0][0] if found else ""
 
 
-def _needed_workers(found: LoadingShares) -> int | None:
-    # Where hardly anything but waiting was seen, what it does besides is known by its upper bound alone.
-    within = 1.0 - _wilson(found.wait_samples, found.samples)[0]
-    busy = sum(one.busy for one in found.threads)
-    if busy <= 0:
-        return None
-    return max(math.ceil(busy / within), 1)
+def _needed_workers(found: LoadingShares) -> tuple[int | None, int | None]:
+    """Return how many workers would keep up: at least and at most; None where that end is unknown."""
+    wait_low, wait_high = _wilson(found.wait_samples, found.samples)
+    shares = [_wilson(one.samples, round(one.samples / one.busy)) for one in found.threads if one.busy > 0]
+    if not shares:
+        return None, None
+    low, high = (sum(ends) for ends in zip(*shares, strict=True))
+    most = None if found.wait_samples >= found.samples else max(math.ceil(high / (1.0 - wait_high)), 1)
+    return max(math.ceil(low / (1.0 - wait_low)), 1), most
 
 
 def _wilson(part: int, whole: int) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from llmtop.format import duration, percent_text, rate
 from llmtop.model.loading_causes import CAUSE_NAMES
 from llmtop.model.snapshot import LoadingCost
@@ -90,10 +92,17 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
     return f"Loader: {share} of the time goes to {_IS[cost.cause]}{library} ({who}{at}){reads}."
 
 
-def advice_of(cost: LoadingCost) -> str:
-    """Return the advice with the largest possible saving."""
+def advice_of(cost: LoadingCost, *, cpus_are_busy: bool = False) -> str:
+    """Return the advice with the largest possible saving.
+
+    Args:
+        cost: all but the advice.
+        cpus_are_busy: whether a worker of more would find no CPU.
+    """
     parts = [_DO[cost.cause]] if cost.cause in _DO else []
-    if cost.workers_needed is not None and cost.cause not in ("cpu", "worker_threads"):
+    if cpus_are_busy:
+        parts.append("more workers do not help: all CPUs are busy")
+    elif cost.workers_needed is not None and cost.cause not in ("cpu", "worker_threads"):
         parts.append(_workers(cost))
     if cost.wait_pct is not None and (parts or cost.looks):
         most = f"{percent_text(cost.wait_pct)} of the step"
@@ -118,14 +127,28 @@ def _code(cost: LoadingCost) -> str:
 
 
 def _workers(cost: LoadingCost) -> str:
-    needed, cores = cost.workers_needed or 0, cost.cores
+    now = f"(now {cost.workers})"
     if cost.cause in ("disk", "network"):
-        return f"set num_workers to {needed} or more (now {cost.workers}), if the storage can serve that many"
+        return f"set num_workers to {_range_text(cost)} {now}, if the storage can serve that many"
     if cost.cause == "sleep":
-        return f"or set num_workers to {needed} or more (now {cost.workers}), if each may sleep on its own"
-    if cores is not None and needed > cores:
-        return f"{needed} workers would be needed, but the job has {cores:g} CPUs: reduce the work per batch"
-    return f"set num_workers to {needed} or more (now {cost.workers})"
+        return f"or set num_workers to {_range_text(cost)} {now}, if each may sleep on its own"
+    if cost.cores is None or (cost.workers_needed or 0) <= cost.cores:
+        return f"set num_workers to {_range_text(cost, cost.cores)} {now}"
+    usable = max(math.floor(cost.cores), 1)
+    lacking = f"{_range_text(cost)} workers would be needed, but the job has {cost.cores:g} CPUs"
+    if cost.workers >= usable:
+        return f"{lacking}: more workers do not help; reduce the work per batch"
+    return f"set num_workers to {usable} {now}, and reduce the work per batch: {lacking}"
+
+
+def _range_text(cost: LoadingCost, cores: float | None = None) -> str:
+    """Return how many workers would keep up, and not more than the CPUs."""
+    least, most = cost.workers_needed or 1, cost.workers_needed_most
+    if cores is not None and (most is None or most > cores):
+        most = max(math.floor(cores), least)
+    if most is None:
+        return f"{least} or more"
+    return f"{least}" if most <= least else f"{least} to {most}"
 
 
 def _cores(cost: LoadingCost) -> str:

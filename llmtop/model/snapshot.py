@@ -335,6 +335,8 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that prepare batches; 0: the training's own threads do."""
     workers_needed: int | None = None
     """How many would keep up, at least; None where more would not help, or where unknown."""
+    workers_needed_most: int | None = None
+    """How many would keep up, at most, with 95 % confidence; None where unknown."""
     cores: float | None = None
     """CPUs that the training may use, by its affinity and its cgroup's quota."""
     wait_pct: float | None = None

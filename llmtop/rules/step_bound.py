@@ -171,6 +171,7 @@ def _input_bound_alert(state: RankState) -> AlertText:
             "loading_place": cost.place,
             "workers": cost.workers,
             "workers_needed_at_least": cost.workers_needed,
+            "workers_needed_at_most": cost.workers_needed_most,
             "saves_at_most_pct": cost.wait_pct,
         }
     return AlertText(
