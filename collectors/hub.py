@@ -242,15 +242,24 @@ class Hub:
                 them by then has None in the snapshot.
         """
         self._wait_for_rates(time.monotonic() + seconds)
-        return self.poll()
+        return self.poll(with_earlier=True)
 
-    def poll(self) -> Snapshot:
-        """Make one snapshot from what the sources have now; starts them if nothing has."""
+    def poll(self, *, with_earlier: bool = False) -> Snapshot:
+        """Make one snapshot from what the sources have now; starts them if nothing has.
+
+        Args:
+            with_earlier: whether the rules judge the steps first that trainings made before this monitor started.
+        """
         sources = self._start_sources()
         reading, host = sources.gpu.latest(), sources.host.latest()
         ranks, processes = sources.ranks.latest(), sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
         kept = () if sources.keep_runs is None else (sources.keep_runs,)
+        if with_earlier:
+            from collectors.earlier_steps import earlier_snapshots
+
+            for earlier in earlier_snapshots(snapshot):
+                sources.rules(earlier)
         return pipeline.run((*sources.before_rules, sources.rules, *kept, *self._stages), snapshot)
 
     def _compose(

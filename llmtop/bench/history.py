@@ -17,7 +17,7 @@ from llmtop.bench.model.comparison import BenchComparison, FigureChange
 from llmtop.bench.model.fact_differences import fact_differences
 from llmtop.bench.model.results import BenchMetric
 from llmtop.bench.statistics.blocks import BlockLength
-from llmtop.bench.statistics.decide import Decision, decide
+from llmtop.bench.statistics.decide import Decision, GateVerdict, decide
 from llmtop.bench.statistics.intervals import CONFIDENCE, ChangeInterval
 from llmtop.bench.statistics.student_t import t_quantile
 from llmtop.errors import NotPossibleHere, UnusableInput
@@ -141,18 +141,6 @@ def compare_history(
     earlier, now = np.log([entry.medians[metric.name] for entry in entries]), np.log(values)
     found = _predict_change(earlier, now)
     verdict = decide(found, metric, limit if limit is not None else math.inf)
-    change = FigureChange(
-        name=metric.name,
-        title=metric.title,
-        unit=metric.unit,
-        baseline=float(np.median([entry.medians[metric.name] for entry in entries])),
-        candidate=float(np.median(values)),
-        compared_baseline=float(np.exp(np.median(earlier))),
-        compared_candidate=float(np.exp(np.median(now))),
-        worse_pct=verdict.worse,
-        worse_low_pct=verdict.worse_low,
-        worse_high_pct=verdict.worse_high,
-    )
     undecided = limit is not None and verdict.decision is Decision.UNDECIDABLE
     return BenchComparison(
         against=against,
@@ -163,9 +151,25 @@ def compare_history(
         advice="earlier benches lie too far apart for this limit: raise it, or quieten the machine"
         if undecided
         else "",
-        changes=[change],
+        changes=[_change(metric, earlier, now, verdict)],
         baseline_runs=len(entries),
         candidate_runs=len(values),
+    )
+
+
+def _change(metric: BenchMetric, earlier: np.ndarray, now: np.ndarray, verdict: GateVerdict) -> FigureChange:
+    """Return the change from earlier medians to the runs of this bench, both as logarithms."""
+    return FigureChange(
+        name=metric.name,
+        title=metric.title,
+        unit=metric.unit,
+        baseline=float(np.median(np.exp(earlier))),
+        candidate=float(np.median(np.exp(now))),
+        compared_baseline=float(np.exp(np.median(earlier))),
+        compared_candidate=float(np.exp(np.median(now))),
+        worse_pct=verdict.worse,
+        worse_low_pct=verdict.worse_low,
+        worse_high_pct=verdict.worse_high,
     )
 
 

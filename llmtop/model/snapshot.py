@@ -311,15 +311,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Cost of preparing a training's batches, from stacks and thread states over some seconds
-    (`llmtop.loading.cost`)."""
+    """Cost of preparing a training's batches, from some seconds of stacks and states (`llmtop.loading.cost`)."""
 
     cause: str
-    """"decode", "tokenize", "collate" (padding and stacking), "collate_fn" (other code of the script in a collate
-    function), "disk", "file" (read from memory), "network", "lock", "gil", "sleep",
-    "transfer" (batches between processes), "cpu" (others have the cores), "worker_threads" (libraries' in the
-    workers have them), "slow_worker", "too_few_workers", "own_code" (that fills the CPUs); "unknown" where none
-    covers most of it. A newer version may have others."""
+    """"decode", "tokenize", "collate" (padding, stacking), "collate_fn" (other code there), "disk", "file" (read
+    from memory), "network", "lock", "gil", "sleep", "transfer" (batches between processes), "cpu" (others have
+    the cores), "worker_threads" (libraries' in the workers have them), "slow_worker", "too_few_workers",
+    "own_code" (that fills the CPUs); "unknown" where none covers most of it. A newer version may have others."""
     summary: str
     """One sentence, with the numbers."""
     advice: str = ""
@@ -334,9 +332,8 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 0
     """Processes that prepare batches; 0: the training's own threads do."""
     workers_needed: int | None = None
-    """How many would keep up, at least; None where more would not help, or where unknown."""
     workers_needed_most: int | None = None
-    """How many would keep up, at most, with 95 % confidence; None where unknown."""
+    """How many would keep up, at least and at most; None where more would not help, or where unknown."""
     cores: float | None = None
     """CPUs that the training may use, by its affinity and its cgroup's quota."""
     wait_pct: float | None = None
@@ -347,7 +344,7 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: float | None = None
     """Rate of bytes read from storage by all of its processes."""
     looks: int = 0
-    """How many stacks it rests on."""
+    """Stacks that it rests on."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,10 @@ LOST_PCT: Final = (5.0, 3.5)
 """Percent of the time, beyond the time of the usual steps: to raise and to stay raised."""
 WARNING_PCT: Final = 20.0
 
-_LOADING: Final = "set persistent_workers=True in the DataLoader; press s during a long step for the Python stacks"
+_LOADING: Final = (
+    "set persistent_workers=True in the DataLoader (needs num_workers of 1 or more); press s during a long step "
+    "for the Python stacks"
+)
 _DEFAULT_ADVICE: Final = (
     "press s during a long step for the Python stacks; if it evaluates or saves, do so less often"
 )

@@ -145,7 +145,7 @@ def _rare_input_alert(state: RankState, share_pct: float) -> AlertText:
         next=next_step(
             state,
             "input_bound",
-            "set persistent_workers=True; use more workers or longer epochs; "
+            "set persistent_workers=True (needs num_workers of 1 or more); use more workers or longer epochs; "
             "press s for the Python stacks of the data loader",
         ),
         points=complete_clauses(
@@ -190,8 +190,8 @@ def _input_bound_alert(state: RankState) -> AlertText:
         else next_step(
             state,
             "input_bound",
-            "press s for the Python stacks of the data loader; set persistent_workers=True if workers start anew "
-            "in each epoch",
+            "press s for the Python stacks of the data loader; set num_workers to 1 or more where it is 0, and "
+            "persistent_workers=True where workers start anew in each epoch",
         ),
         points=complete_clauses(
             f"waits for data {fmt.percent_text(evidence['dataload_host_pct'])} of the {step_noun(state)}",

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from llmtop.format import encode_json, escaped_json, printable
 from llmtop.model.alerts import NewAlertFilter
+from llmtop.model.key_commands import without_keys
 from llmtop.model.snapshot import Alert, Snapshot
 
 TIMEOUT_SECONDS = 30.0
@@ -62,6 +63,7 @@ class AlertCommand:
 
     def _enqueue(self, alert: Alert) -> None:
         try:
+            alert = replace(alert, next=without_keys(alert.next, alert.pid))
             self._queue.put_nowait(escaped_json(encode_json(alert)))
         except queue.Full:
             self._left_out += 1

@@ -414,18 +414,21 @@ def _load_asyncio_without_tls() -> None:
 def print_snapshots(feed: Feed | ReplayFeed) -> None:
     from collectors.replay import ReplayFeed
     from llmtop.cli.live.stream import SnapshotStream
+    from llmtop.model.key_commands import with_commands
     from llmtop.model.snapshot import to_json
 
     stream = SnapshotStream()
     if isinstance(feed, ReplayFeed):
         feed.on_end(stream.finish)
-    stream.run(feed, lambda snapshot: write_json(to_json(snapshot)))
+    stream.run(feed, lambda snapshot: write_json(to_json(with_commands(snapshot))))
 
 
 def _print_once(snapshot: Any, as_json: bool) -> None:
     from llmtop.cli.live.snapshot_text import render
+    from llmtop.model.key_commands import with_commands
     from llmtop.model.snapshot import to_json
 
+    snapshot = with_commands(snapshot)
     if as_json:
         write_json(to_json(snapshot))
     else:

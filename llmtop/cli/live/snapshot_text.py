@@ -7,6 +7,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable
 
+from collectors.earlier_steps import EARLIER_SECONDS
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
 from llmtop.model.links import total_rates
@@ -17,6 +18,8 @@ from llmtop.naming.own_phases import OUTSIDE, phase_label
 
 MAX_PROCESSES = 20
 """Most listed processes; of more, only the number is given."""
+_FIRST_JUDGED_SECONDS = 3.0
+"""Rules judge a training from two steps and a second after the first known step on."""
 _COLUMNS = (
     ("PID", 8, True),
     ("user", 9, False),
@@ -314,5 +317,17 @@ def _alert(alert: Alert, snapshot: Snapshot, width: int) -> list[str]:
     where = [f"GPU {gpu.number}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
     where += [] if alert.pid is None else [f"pid {alert.pid}"]
     since = fmt.duration(max(0.0, snapshot.time - alert.since))
+    if _is_older_than_known(alert, snapshot):
+        since = f"at least {since}"
     lines = _text(f"{alert.severity}: {' '.join([alert.id, *where])}, for {since}: {alert.summary}", width)
     return lines + (_text(f"next: {alert.next}", width, "    ") if alert.next else [])
+
+
+def _is_older_than_known(alert: Alert, snapshot: Snapshot) -> bool:
+    """Return True if the alert holds since the first step that is known of its process, and that is not the first
+    of all."""
+    steps = next((rank.new_steps for rank in snapshot.ranks if rank.pid == alert.pid), ())
+    oldest = min(steps, key=lambda step: step.started_at, default=None)
+    if oldest is None or oldest.index <= 1:
+        return False
+    return alert.since <= max(oldest.started_at, snapshot.time - EARLIER_SECONDS) + _FIRST_JUDGED_SECONDS

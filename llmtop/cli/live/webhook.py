@@ -25,6 +25,7 @@ from llmtop.config import NOTIFY_FIELDS, Notify, notify_body
 from llmtop.errors import LlmtopError
 from llmtop.format import counted
 from llmtop.model.alerts import NewAlertFilter, match_previous
+from llmtop.model.key_commands import without_keys
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.protocol.socket_dir import runtime_dir
 from llmtop.version import __version__
@@ -237,7 +238,7 @@ def _event(event: str, snapshot: Snapshot, alert: Alert | None, rank: Rank | Non
         "id": None if alert is None else alert.id,
         "severity": "info" if alert is None or event == "resolved" else alert.severity,
         "summary": summary,
-        "next": alert.next if alert is not None and event == "raised" else None,
+        "next": without_keys(alert.next, alert.pid) if alert is not None and event == "raised" else None,
         "since": None if alert is None else alert.since,
         "gpu": None if alert is None else alert.gpu,
         "pid": (rank.pid if rank is not None else None) if alert is None else alert.pid,
