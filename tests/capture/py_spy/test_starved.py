@@ -87,6 +87,8 @@ def _captured(process: subprocess.Popen[str], folder: Path, seconds: float) -> L
         ("tokenize", 4, "tokenize", "tokenizers"),
         ("lock", 4, "lock", None),
         ("collate", 4, "collate", None),
+        ("merges", 0, "collate_fn", None),
+        ("python_tokens", 0, "tokenize", None),
         ("slow_worker", 8, "slow_worker", None),
         ("stream", 2, "decode", "PIL"),
         ("generator", 0, "decode", "PIL"),

@@ -126,6 +126,50 @@ def pad(samples):
     return torch.tensor(rows)
 
 
+class Texts(Dataset):
+    """Texts that somebody else makes numbers of."""
+
+    def __len__(self):
+        return 1 << 20
+
+    def __getitem__(self, index):
+        return f"gradient {index % 97} of the loss " * 20
+
+
+def merge(symbols, pair):
+    """Join a pair of symbols wherever it stands."""
+    joined, place = [], 0
+    while place < len(symbols):
+        both = symbols[place : place + 2]
+        joined.append("".join(both) if both == pair else both[0])
+        place += 2 if both == pair else 1
+    return joined
+
+
+def batch_of_merges(samples):
+    """Make numbers of texts in code that no name reveals."""
+    rows = []
+    for sample in samples:
+        symbols = list(sample)
+        for pair in (["r", "a"], ["s", "s"], ["t", "h"], ["l", "o"]):
+            symbols = merge(symbols, pair)
+        rows.append([len(symbol) for symbol in symbols][:64])
+    return torch.tensor(rows)
+
+
+def tokenize(text):
+    """Cut a text into tokens, one letter after the other."""
+    return [ord(letter) for letter in text for _ in range(20)][:64]
+
+
+def batch_of_tokens(samples):
+    """Make numbers of texts by a tokenizer."""
+    return torch.tensor([tokenize(sample) for sample in samples])
+
+
+COLLATES = {"collate": pad, "merges": batch_of_merges, "python_tokens": batch_of_tokens}
+
+
 class Uneven(Dataset):
     """One worker of several gets what is dear."""
 
@@ -177,7 +221,7 @@ def source(kind, workers, folder):
         return batches()
     made = {
         "decode": Images, "tokenize": Words, "lock": Locked, "collate": Lists, "slow_worker": Uneven, "own": Own,
-        "stream": Stream,
+        "stream": Stream, "merges": Texts, "python_tokens": Texts,
     }  # fmt: skip
     if kind == "disk":
         data = Files(folder)
@@ -185,8 +229,8 @@ def source(kind, workers, folder):
         data = Fetched(folder)
     else:
         data = made[kind]()
-    size = 64 if kind == "collate" else 1 if kind == "slow_worker" else 4
-    return DataLoader(data, batch_size=size, num_workers=workers, collate_fn=pad if kind == "collate" else None)
+    size = 64 if kind in COLLATES else 1 if kind == "slow_worker" else 4
+    return DataLoader(data, batch_size=size, num_workers=workers, collate_fn=COLLATES.get(kind))
 
 
 def main():
