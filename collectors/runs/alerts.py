@@ -36,7 +36,7 @@ from llmtop.version import __version__
 RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 36.0
 """Hours of a longer run, or of one with many ranks, for which alerts are recomputed, from its end: 0.7 s
 of processor time."""
-_VISIT_EDGE_SECONDS = 120.0
+_EDGE_SECONDS = 120.0
 """Rules look at steps for so long at the begin and the end of a time at which a monitor watched: an alert that
 holds before and after a short visit is one."""
 _MINUTE_SLOT = 59.0
@@ -258,7 +258,7 @@ def _recompute_alerts(reader: RunSnapshots, start: float) -> list[RunAlert]:
     watched, last_up = reader.notes.watched, 0.0
     for _, snapshot in reader.snapshots(start):
         at = snapshot.time
-        is_long_watched = any(since + _VISIT_EDGE_SECONDS < at < until - _VISIT_EDGE_SECONDS for since, until in watched)
+        is_long_watched = any(since + _EDGE_SECONDS < at < until - _EDGE_SECONDS for since, until in watched)
         present = () if is_long_watched else rules.apply(busy(figures(snapshot))).alerts
         places = match_previous([alert for alert, _ in up], present)
         for number, (_, gone) in enumerate(up):

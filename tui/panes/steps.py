@@ -11,7 +11,8 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
-from llmtop.model.snapshot import Rank
+from llmtop.model.run_window import is_of_run, window_label
+from llmtop.model.snapshot import Rank, Window
 from llmtop.naming.own_phases import phase_label
 from llmtop.step_history.rare_steps import rare_steps_text
 from tui.core.layout import NAMED_PHASES, phase_columns
@@ -248,10 +249,7 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     figures += [("", fmt.count(rate), unit) for rate, unit in rates if rate is not None and steps_now][:1]
     figures.append(("p95", fmt.duration(rank.step_seconds_p95), ""))
     figures += _request_figures(rank)
-    figures += [
-        ("the run" if one.name == "run" else one.name, fmt.duration(one.step_seconds_p50), "")
-        for one in rank.windows[1:]
-    ]
+    figures += [(_window_name(rank, one), fmt.duration(one.step_seconds_p50), "") for one in rank.windows[1:]]
     is_known = gpu_busy.idle_pct(rank) is not None
     if steps_now and (gpu_busy.idle_cell(rank) != fmt.DASH if is_known else view.gpus()):
         figures.append(("GPU", *_idle(rank)))
@@ -268,6 +266,12 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     name = short_command(rank.command)
     figures.append(("pid", f"{rank.pid}" + (f" {name}" if name else ""), ""))
     return figures
+
+
+def _window_name(rank: Rank, window: Window) -> str:
+    if is_of_run(rank, window):
+        return "the run"
+    return window_label(rank, window) if window.name == "run" else window.name
 
 
 def _idle(rank: Rank) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from collectors.earlier_steps import EARLIER_SECONDS
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
 from llmtop.model.links import total_rates
+from llmtop.model.run_window import window_label
 from llmtop.model.signal_text import value_text
 from llmtop.model.signals import ONCE_ITEMS, Signal
 from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
@@ -227,7 +228,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         )
         lines += _items(causes, width, "      ")
     for window in rank.windows[1:]:
-        lines += _items(_window(window), width)
+        lines += _items(_window(window, window_label(rank, window)), width)
     for note in (rank.mfu_note if rank.mfu_pct is None or rank.mfu_estimated else None, rank.note):
         lines += _text(note, width) if note else []
     return lines
@@ -261,8 +262,8 @@ def _requests(rank: Rank) -> Iterable[str]:
         yield f"batch {fmt.figure(rank.batch)}"
 
 
-def _window(window: Window) -> Iterable[str]:
-    yield f"{'all of the run' if window.name == 'run' else 'last ' + fmt.duration(window.seconds)}:"
+def _window(window: Window, label: str) -> Iterable[str]:
+    yield f"{label}:"
     yield f"mean {fmt.duration(window.step_seconds)}"
     yield f"p50 {fmt.duration(window.step_seconds_p50)}"
     yield f"p95 {fmt.duration(window.step_seconds_p95)}"
