@@ -16,12 +16,16 @@ from collectors.gpu_busy import GpuBusy
 from collectors.refigure import RecomputeFigures
 from llmtop.model.snapshot import Rank, Snapshot, Step
 
-EARLIER_SECONDS: Final = 30
+EARLIER_SECONDS: Final = 300
+"""As far back as trainings that step once a second or slower keep their steps; more than the time line shows."""
+EARLIER_APART_SECONDS: Final = 5
+"""From one snapshot to the next, up to the last `CLOSE_SECONDS`."""
+CLOSE_SECONDS = 30
 """Twice what the slowest rule needs (`hold_seconds`), at one snapshot per second."""
 
 
 def earlier_snapshots(snapshot: Snapshot, seconds: int = EARLIER_SECONDS) -> Iterator[Snapshot]:
-    """Yield the snapshots before one, oldest first, a second apart; none before the first known step.
+    """Yield the snapshots before one, oldest first; none before the first known step.
 
     Args:
         snapshot: the first of a monitor; its ranks bring the steps that the trainings have kept.
@@ -30,7 +34,8 @@ def earlier_snapshots(snapshot: Snapshot, seconds: int = EARLIER_SECONDS) -> Ite
     figures, busy = RecomputeFigures(), GpuBusy()
     known = {id(rank): sorted(rank.new_steps, key=_end) for rank in snapshot.ranks if rank.state == "running"}
     taken = dict.fromkeys(known, 0)
-    for ago in range(seconds, 0, -1):
+    far = range(seconds, CLOSE_SECONDS, -EARLIER_APART_SECONDS)
+    for ago in (*far, *range(min(seconds, CLOSE_SECONDS), 0, -1)):
         at, ranks = snapshot.time - ago, []
         for rank in snapshot.ranks:
             steps = known.get(id(rank), [])

@@ -44,13 +44,16 @@ def _judged(snapshot: Snapshot) -> Snapshot:
     return rules.apply(snapshot)
 
 
-@pytest.mark.parametrize(("count", "length", "first"), [(200, 0.1, 5000), (512, 0.026, 0), (100, 1.0, 5000)])
+@pytest.mark.parametrize(
+    ("count", "length", "first"),
+    [(200, 0.1, 5000), (512, 0.026, 0), (100, 1.0, 5000), (240, 1.0, 5000), (500, 1.0, 0)],
+)
 def test_an_alert_is_as_old_as_the_steps_that_show_it(count: int, length: float, first: int) -> None:
     steps = list(_steps(NOW, count, length, first))
     (alert,) = _judged(_first_snapshot(steps)).alerts
     assert alert.id == "input_bound"
-    known = min(count * length, 30.0)
-    assert known - 8.0 <= NOW - alert.since <= known
+    known = min(count * length, 300.0)
+    assert known - 13.0 <= NOW - alert.since <= known
     text = " ".join(render(_judged(_first_snapshot(steps))).split())
     assert ("for at least" in text) == (first > 0)
 

@@ -7,7 +7,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable
 
-from collectors.earlier_steps import EARLIER_SECONDS
+from collectors.earlier_steps import CLOSE_SECONDS, EARLIER_APART_SECONDS, EARLIER_SECONDS
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
 from llmtop.model.links import total_rates
@@ -227,8 +227,9 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
             f"{fmt.printable(cause.what, 60)} {fmt.duration(cause.seconds)}" for cause in rank.outside_causes
         )
         lines += _items(causes, width, "      ")
-    for window in rank.windows[1:]:
-        lines += _items(_window(window, window_label(rank, window)), width)
+    windows = {window_label(rank, window): window for window in rank.windows[1:]}  # two may be of the same time
+    for label, window in windows.items():
+        lines += _items(_window(window, label), width)
     for note in (rank.mfu_note if rank.mfu_pct is None or rank.mfu_estimated else None, rank.note):
         lines += _text(note, width) if note else []
     return lines
@@ -331,4 +332,6 @@ def _is_older_than_known(alert: Alert, snapshot: Snapshot) -> bool:
     oldest = min(steps, key=lambda step: step.started_at, default=None)
     if oldest is None or oldest.index <= 1:
         return False
-    return alert.since <= max(oldest.started_at, snapshot.time - EARLIER_SECONDS) + _FIRST_JUDGED_SECONDS
+    begun = max(oldest.started_at, snapshot.time - EARLIER_SECONDS)
+    apart = 1 if begun >= snapshot.time - CLOSE_SECONDS else EARLIER_APART_SECONDS
+    return alert.since <= begun + _FIRST_JUDGED_SECONDS + 2 * (apart - 1)
