@@ -58,6 +58,8 @@ def plain(value: float, digits: int) -> str:
     if "e" not in text:  # nor are inf and nan such numbers
         return text
     rounded = float(text)
+    if math.isinf(rounded):  # the last numbers before infinity are rounded to it
+        rounded = value
     return f"{rounded:.{max(0, digits - 1 - math.floor(math.log10(abs(rounded))))}f}"
 
 

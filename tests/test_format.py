@@ -74,3 +74,7 @@ def test_so_many_times_keep_three_digits() -> None:
     assert [fmt.times(value) for value in (1.378, 12.74, 957.2, 0.724, 0.0, None, float("inf"))] == [
         "1.38x", "12.7x", "957x", "0.72x", "0.00x", "–", "–",
     ]  # fmt: skip
+
+
+def test_the_largest_floats_are_numbers() -> None:
+    assert fmt.plain(1.7975e308, 4).startswith("17975")
