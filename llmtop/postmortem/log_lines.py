@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from llmtop.postmortem.wrapped_lines import numbered_lines, terminal_width
 from llmtop.system.inputs import open_input
 
 LARGEST_SHARE = 12 << 20
@@ -129,8 +130,8 @@ def _worth_reading(part: bytes, seconds: float) -> Iterator[tuple[int, bytes]]:
     until = time.process_time() + seconds
     last = _last_lines(part)
     place = follow = 0
-    for number, raw in enumerate(io.BytesIO(part), 1):
-        place += len(raw)
+    for number, raw, taken in numbered_lines(part, terminal_width(part)):
+        place += taken
         if _OPENS.search(raw, 0, _LONGEST_LINE):
             follow = _FOLLOWING
         elif follow:

@@ -94,6 +94,9 @@ class _Whole(NamedTuple):
     """Files with an error that another rank's failure causes."""
     unplaced: frozenset[str]
     """Entries where no line names the rank: the first that ended may be one of them."""
+    root_causes: dict[str, int]
+    """By log of a launcher the rank whose end by a signal it names as the root cause. SIGTERM may be its own, and
+    SIGABRT may follow the failure of a peer."""
     earliest: tuple[tuple[float, int], ...]
     """Time and rank of the earliest errors of ranks' own, of two ranks at most."""
 
@@ -108,6 +111,11 @@ def _whole(job: JobFacts) -> _Whole:
     return _Whole(
         frozenset(error.place.file for error in of_peers),
         frozenset(error.place.file for error in of_peers if error.rank is None),
+        {
+            end.place.file: end.rank
+            for end in job.evidence.ends
+            if end.is_first and end.rank is not None and end.signal not in (None, signal.SIGTERM, signal.SIGABRT)
+        },
         tuple(sorted((time, rank) for rank, time in times.items())[:2]),
     )
 
@@ -193,6 +201,10 @@ def _of_errors(case: RankCase, whole: _Whole) -> Iterator[Reason]:
         time < limit and rank != case.facts.rank for time, rank in whole.earliest
     )
     is_named = any(end.is_first for end in case.facts.ends)
+    logs = {first.place.file, *(end.place.file for end in case.facts.ends)}
+    is_later |= not is_named and any(
+        whole.root_causes.get(file, case.facts.rank) != case.facts.rank for file in logs
+    )
     weight = (70 if is_later else 92) + (4 if is_named else 0)
     line = own_line(first.frames)
     where = f" at {line.text}" if line is not None else ""
