@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from llmtop.postmortem.evidence import (
     InputFile,
     Mark,
     Place,
+    ProcessEnd,
     PythonError,
     StackDump,
     ThreadTrace,
@@ -28,7 +30,7 @@ _AMBIGUOUS = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStore
 def is_run_file(name: str) -> bool:
     """Return True for the name of a file that a rank writes."""
     parsed = folder.parsed_name(name)
-    return parsed is not None and parsed[1] in (folder.RUN, *folder.LAST)
+    return parsed is not None and parsed[1] in (folder.RUN, folder.EXIT, *folder.LAST)
 
 
 def read_run_files(files: Iterable[tuple[Path, str]], evidence: Evidence) -> None:
@@ -63,6 +65,21 @@ def _add(tail: RankTail, process: store.RankProcess, name: str, evidence: Eviden
         evidence.marks.append(Mark("phase", place, tail.phase, rank, tail.pid, tail.host))
     if tail.last_step is not None:
         evidence.marks.append(Mark("step", place, rank=rank, pid=tail.pid, number=tail.last_step))
+    if (ended := process.exit) is not None:
+        is_signal = ended.code < 0
+        by_launcher = ended.code == -signal.SIGTERM and not ended.is_first
+        evidence.ends.append(
+            ProcessEnd(
+                Place(name + folder.EXIT),
+                rank,
+                tail.pid,
+                tail.host,
+                code=None if is_signal else ended.code,
+                signal=-ended.code if is_signal else None,
+                is_first=ended.is_first,
+                is_by_launcher=by_launcher,
+            )
+        )
     if tail.error:
         kind = error_kind(tail.error, tail.message)
         error = PythonError(place, tail.error, tail.message, rank, tail.pid, tail.host, kind=kind)

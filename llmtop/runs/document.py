@@ -11,8 +11,10 @@ from llmtop.runs.report import AttemptReport, RunReport
 from llmtop.runs.store import ENDED, FAILED, INTERRUPT
 
 
-def how_it_ended(how: str, error: str = "") -> str:
+def how_it_ended(how: str, error: str = "", signal: str = "") -> str:
     """Return the end of a run in a few words."""
+    if signal:
+        return f"killed by {signal}"
     if how == ENDED and error == INTERRUPT:
         return "ended by bench"
     if how == FAILED and error == INTERRUPT:
@@ -24,7 +26,9 @@ def how_it_ended(how: str, error: str = "") -> str:
 
 def _end_in_full(attempt: AttemptReport) -> str:
     """Return the end of a start with the message of its exception and the line."""
-    text = how_it_ended(attempt.how, attempt.error)
+    text = how_it_ended(attempt.how, attempt.error, attempt.signal)
+    if attempt.signal:
+        return text
     if attempt.how == "killed":
         return f"{text}: its files have no end, as after SIGKILL, SIGTERM or a crash"
     if attempt.how != "failed" or attempt.error == INTERRUPT:
@@ -91,7 +95,7 @@ def _lead(report: RunReport) -> str:
 
 def _attempts(attempts: list[AttemptReport]) -> Table:
     rows = [
-        (moment(one.started), how_it_ended(one.how, one.error), str(one.ranks), str(one.steps),
+        (moment(one.started), how_it_ended(one.how, one.error, one.signal), str(one.ranks), str(one.steps),
          duration(max(0.0, one.ended - one.started)))
         for one in attempts
     ]  # fmt: skip

@@ -17,6 +17,8 @@ from llmtop.system import procfs
 RUN = ".run"
 LAST = (".last0", ".last1")
 NODE = ".node"
+EXIT = ".exit"
+"""The exit code of a rank, written by its launcher's process."""
 _ODD = re.compile(r"[^A-Za-z0-9_.=-]+")
 _PART_CHARACTERS = 40
 _NO_RANK = "x"

@@ -228,6 +228,16 @@ class End(msgspec.Struct, tag="end", kw_only=True, omit_defaults=True):
     """(function, file, line) of its traceback, innermost first."""
 
 
+class Exit(msgspec.Struct, tag="exit", kw_only=True, omit_defaults=True):
+    """Exit of a rank as its launcher saw it."""
+
+    at: float
+    code: int
+    """Exit code; negative: the number of the signal that ended it."""
+    is_first: bool = False
+    """True if the launcher names it as the root cause."""
+
+
 class Note(msgspec.Struct, tag="note", kw_only=True):
     """Data that is missing in the file, with the reason."""
 
@@ -323,6 +333,7 @@ Record = (
     | Values
     | Sign
     | End
+    | Exit
     | Note
     | GpuMinute
     | AlertSeen

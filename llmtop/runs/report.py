@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from llmtop.runs import records
 from llmtop.runs.energy import RunCost, RunEnergy, cost_of, energy_of, gpu_minutes
 from llmtop.runs.ledger import ledger_of
 from llmtop.runs.node_notes import NodeNotes, RunAlert, RunCapture
-from llmtop.runs.store import RUNNING, Attempt, Run
+from llmtop.runs.store import FAILED, KILLED, RUNNING, Attempt, Run
 
 
 class AttemptReport(msgspec.Struct, kw_only=True, frozen=True):
@@ -29,6 +30,8 @@ class AttemptReport(msgspec.Struct, kw_only=True, frozen=True):
     """Its message; empty where the files do not have it."""
     line: str
     """The script's line that raised it: "train.py:88 in load"; empty where the files do not have it."""
+    signal: str
+    """Signal that ended the rank that failed first: "SIGKILL of rank 1"; empty where no launcher recorded it."""
     ranks: int
     steps: int
     """Steps of its lowest rank."""
@@ -207,6 +210,20 @@ def _attempt(attempt: Attempt) -> AttemptReport:
         error=first.error if first is not None else "",
         message=first.message if first is not None else "",
         line=first.line if first is not None else "",
+        signal=_signal(attempt),
         ranks=len(attempt.processes),
         steps=0 if state is None else state.steps,
     )
+
+
+def _signal(attempt: Attempt) -> str:
+    """Return the signal that ended the rank which the launcher names as the root cause; empty for none."""
+    if attempt.how not in (FAILED, KILLED):
+        return ""
+    for process in attempt.processes:
+        ended = process.exit
+        if ended is not None and ended.is_first and ended.code < 0:
+            number = -ended.code
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            return name if process.rank is None else f"{name} of rank {process.rank}"
+    return ""

@@ -130,6 +130,12 @@ class RankProcess:
         return None
 
     @cached_property
+    def exit(self) -> records.Exit | None:
+        """Exit code from its launcher; None where the launcher did not write one."""
+        file = self._read(folder.EXIT)
+        return None if file is None else file.newest(records.Exit)
+
+    @cached_property
     def started(self) -> float:
         """Unix time at which the process itself started, else attached."""
         start = self.start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from llmtop.postmortem.answer.decide import find_culprits
 from llmtop.runs import store
 from llmtop.runs.report import report_of
 from tests.support.preloaded import llmtop
-from tests.support.processes import environment, wait_for
+from tests.support.processes import REPOSITORY, environment, wait_for
 
 _SCRIPT = """
 import os, socket, sys, time, llmtop
@@ -120,3 +121,27 @@ def test_an_interrupted_training_is_no_failure(tmp_path: Path) -> None:
         shown = llmtop(*command, env=env)
         assert "interrupted (Ctrl+C)" in " ".join(shown.stdout.split())
         assert "KeyboardInterrupt" not in shown.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+@pytest.mark.slow("two ranks below torchrun; tests/launch/test_torchrun_exits.py has the exit codes alone")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_below_torchrun(tmp_path: Path, victim: int) -> None:
+    pytest.importorskip("torch")
+    runs, log = tmp_path / "runs", tmp_path / "job.log"
+    env = environment(LLMTOP_RUNS=str(runs), OMP_NUM_THREADS="1")
+    train = [str(REPOSITORY / "examples" / "train_gpt.py"), "--cpu"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "llmtop", "run", *torchrun, *train]
+        job = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
+    wait_for(lambda: b"step 80:" in log.read_bytes(), seconds=200)
+    (folder,) = [one for one in runs.iterdir() if one.is_dir()]
+    pids = {int(one.name.split(".")[0]): int(one.name.split(".")[2]) for one in folder.glob("*.run")}
+    os.kill(pids[victim], signal.SIGKILL)
+    assert job.wait(60) == 1
+    for paths in ([folder], [folder, log], [log]):
+        report = find_culprits(paths)
+        assert [(one.rank, one.failure) for one in report.culprits] == [(victim, "killed")]
+        assert report.summary.endswith("ended by SIGKILL.")

@@ -123,6 +123,7 @@ def _cells(report: RunReport, end_width: int) -> dict[str, str]:
     from llmtop.runs.document import how_it_ended
     from llmtop.runs.notes_document import moment
 
+    last = report.attempts[-1]
     return {
         "run": report.id,
         "started": moment(report.started),
@@ -133,7 +134,7 @@ def _cells(report: RunReport, end_width: int) -> dict[str, str]:
         "step p50": duration(report.step_seconds_p50),
         "GPU h": number(report.gpu_hours, 1),
         "goodput": percent_text(report.goodput_pct),
-        "end": printable(how_it_ended(report.how, report.attempts[-1].error), end_width),
+        "end": printable(how_it_ended(report.how, last.error, last.signal), end_width),
         "command": _short_command(report.command),
     }
 

@@ -160,7 +160,10 @@ def _at_exit() -> None:
     path = os.environ.get(TOLD)
     if not path or os.environ.get(PID) != str(os.getpid()):
         return
-    failed = getattr(sys, "last_value", None) is not None  # an exception ended it, and has been printed
+    error = getattr(sys, "last_value", None)
+    failed = error is not None  # an exception ended it, and has been printed
+    if type(error).__name__ == "ChildFailedError":
+        _keep_exits(error)
     if os.path.exists(path):
         try:  # contextlib is not loaded in every Python
             os.unlink(path)
@@ -170,6 +173,16 @@ def _at_exit() -> None:
         words = getattr(sys, "argv", None) or [""]
         name = "the command" if words[0] in ("", "-c") else os.path.basename(words[0])
         _write(f"not attached: {name} ended without {_what_was_missing()}")
+
+
+def _keep_exits(error: Any) -> None:
+    """Keep what torchrun knows of its ranks: one that a signal ended could not write its end."""
+    try:
+        from llmtop.launch.torchrun_exits import keep_exits
+
+        keep_exits(error)
+    except Exception:  # noqa: BLE001  # the run is over; torchrun ends as it would have
+        pass
 
 
 def _what_was_missing() -> str:

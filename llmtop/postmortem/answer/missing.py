@@ -65,8 +65,8 @@ def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], verdict: Failur
     ends = without_end(job.ranks.values())
     if ends and not culprits:
         found.append(
-            "The run files do not show which of these ranks ended first. Pass the output of the launcher as well: "
-            "torchrun … 2>&1 | tee job.log"
+            "The run files do not show which of these ranks ended first. Pass the output of the launcher as well "
+            "(torchrun … 2>&1 | tee job.log), or start it as llmtop run torchrun …, which keeps the exit codes."
         )
     if ends:
         found.append(
