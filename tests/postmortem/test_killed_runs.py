@@ -130,7 +130,7 @@ def test_an_interrupted_training_is_no_failure(tmp_path: Path) -> None:
 def test_a_rank_below_torchrun(tmp_path: Path, victim: int) -> None:
     pytest.importorskip("torch")
     runs, log = tmp_path / "runs", tmp_path / "job.log"
-    env = environment(LLMTOP_RUNS=str(runs), OMP_NUM_THREADS="1")
+    env = environment(LLMTOP_RUN_LOG="1", LLMTOP_RUNS=str(runs), OMP_NUM_THREADS="1")
     train = [str(REPOSITORY / "examples" / "train_gpt.py"), "--cpu"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     with log.open("wb") as out:
