@@ -95,7 +95,7 @@ class _Whole(NamedTuple):
     unplaced: frozenset[str]
     """Entries where no line names the rank: the first that ended may be one of them."""
     root_causes: dict[str, int]
-    """By log of a launcher the rank whose end by a signal it names as the root cause. SIGTERM may be its own, and
+    """Rank by log of a launcher: its end by a signal is the root cause there. SIGTERM may be its own, and
     SIGABRT may follow the failure of a peer."""
     earliest: tuple[tuple[float, int], ...]
     """Time and rank of the earliest errors of ranks' own, of two ranks at most."""
