@@ -178,7 +178,7 @@ def _at_exit() -> None:
 def _keep_exits(error: Any) -> None:
     """Keep what torchrun knows of its ranks: one that a signal ended could not write its end."""
     try:
-        from llmtop.launch.torchrun_exits import keep_exits
+        from llmtop.instrument.run_log.torchrun_exits import keep_exits
 
         keep_exits(error)
     except Exception:  # noqa: BLE001  # the run is over; torchrun ends as it would have

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmtop.launch.torchrun_exits import keep_exits
+from llmtop.instrument.run_log.torchrun_exits import keep_exits
 from llmtop.postmortem.answer.decide import find_culprits
 from llmtop.runs import store
 from llmtop.runs.report import report_of
