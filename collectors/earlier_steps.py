@@ -17,7 +17,7 @@ from collectors.refigure import RecomputeFigures
 from llmtop.model.snapshot import Rank, Snapshot, Step
 
 EARLIER_SECONDS: Final = 300
-"""As far back as trainings that step once a second or slower keep their steps; more than the time line shows."""
+"""Reach of the steps that trainings keep which step once a second or slower; more than the time line shows."""
 EARLIER_APART_SECONDS: Final = 5
 """From one snapshot to the next, up to the last `CLOSE_SECONDS`."""
 CLOSE_SECONDS = 30
