@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from statistics import fmean, median
 from typing import Final
 
@@ -78,7 +78,7 @@ class OutsideCauses:
         if not outside_seconds:
             return ()
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
-        seen: dict[str, int] = {}
+        seen: dict[str, Counter[str]] = {}
         lately: list[dict[str, int]] = []
         for received_at, found in reversed(self._messages):
             if received_at < since:
@@ -86,7 +86,16 @@ class OutsideCauses:
             lately.append(found)
         for found in reversed(lately):
             for what, ns in found.items():
-                seen[what] = seen.get(what, 0) + ns
-        total = sum(seen.values())
-        largest = sorted(filter(None, seen), key=lambda what: -seen[what])[:MOST_CAUSES]
-        return tuple(Cause(what=what, seconds=outside_seconds * seen[what] / total) for what in largest)
+                seen.setdefault(_place(what), Counter())[what] += ns
+        total = sum(words.total() for words in seen.values())
+        largest = sorted(filter(None, seen), key=lambda place: -seen[place].total())[:MOST_CAUSES]
+        return tuple(
+            Cause(what=max(words, key=lambda what: words[what]), seconds=outside_seconds * words.total() / total)
+            for words in map(seen.__getitem__, largest)
+        )
+
+
+def _place(what: str) -> str:
+    """Return the line that words begin with ("train.py:57"): a line has several calls; else all words."""
+    place = what.partition(" ")[0]
+    return place if place.rpartition(":")[2].isdigit() else what

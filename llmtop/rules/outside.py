@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Cause
+from llmtop.naming.phase_names import role_of
 from llmtop.rules import limits
 from llmtop.rules.inference import step_noun
 from llmtop.rules.recent_steps import is_kept_busy, outside_pct
@@ -75,10 +76,15 @@ ADVICE: Final = (
         SAVE_LESS_OFTEN,
     ),
     CauseAdvice(("sleep(",), "remove the sleep from the training loop"),
-    CauseAdvice(
-        (" for ", "next(", "get_batch", "batch"),
-        'wrap the data loader: for batch in llmtop.loader(batches); or with llmtop.phase("dataload"):',
-    ),
+)
+_LOADS: Final = re.compile(r"(?:async )?for .+ in |.*(?:\bnext\(|get_batch)")
+"""Lines that get a batch."""
+_WRAP_LOADER: Final = (
+    'wrap the data loader: for batch in llmtop.loader(batches); or with llmtop.phase("dataload"):'
+)
+_LOADER_IS_TIMED: Final = (
+    "if this code prepares the batch, move it into the Dataset or collate_fn, and set num_workers; to time it, "
+    'wrap it in: with llmtop.phase("NAME"):'
 )
 _DEFAULT_ADVICE: Final = 'press s for the Python stack; to time that code, wrap it in: with llmtop.phase("NAME"):'
 
@@ -154,7 +160,7 @@ def _outside_alert(state: RankState) -> AlertText:
             **{f"cause_{place}": cause.what for place, cause in enumerate(causes, 1)},
             **{f"cause_{place}_seconds": cause.seconds for place, cause in enumerate(causes, 1)},
         },
-        next=advice_for(causes[0].what) if causes else _DEFAULT_ADVICE,
+        next=advice_for(state, causes[0].what) if causes else _no_cause_advice(state),
         points=complete_clauses(
             f"{fmt.percent_text(_share_pct(state))} of each {step_noun(state)} is untimed",
             *(f"{fmt.duration(cause.seconds)} in {fmt.shorten_middle(cause.what, 40)}" for cause in causes),
@@ -162,14 +168,27 @@ def _outside_alert(state: RankState) -> AlertText:
     )
 
 
-def advice_for(what: str) -> str:
-    """Return what to do about a cause of untimed work."""
+def _no_cause_advice(state: RankState) -> str:
+    return f"to find the line, press s, or run: py-spy record --pid {state.rank.pid} --duration 20 -o stacks.svg"
+
+
+def advice_for(state: RankState, what: str) -> str:
+    """Return what to do about a cause of untimed work.
+
+    Args:
+        state: of the rank; where a phase times its data loader, the cause is code of the loop beside it.
+        what: the cause.
+    """
+    is_timed = any(role_of(phase.name) == "input" for phase in state.rank.phases)
+    default = _LOADER_IS_TIMED if is_timed else _DEFAULT_ADVICE
     if _SEVERAL_LINES.match(what):
-        return _DEFAULT_ADVICE  # which of these lines it is is not known
+        return default  # which of these lines it is is not known
     # Without the place in front, whose file may be called anything.
     call = what.partition(" ")[2] if ":" in what.partition(" ")[0] else what
+    if not is_timed and _LOADS.match(call):
+        default = _WRAP_LOADER
     call = f" {call} "
-    return next((one.text for one in ADVICE if any(word in call for word in one.words)), _DEFAULT_ADVICE)
+    return next((one.text for one in ADVICE if any(word in call for word in one.words)), default)
 
 
 OUTSIDE: Final = Rule[RankState](

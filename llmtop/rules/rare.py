@@ -64,7 +64,7 @@ def _rare_steps_alert(state: RankState) -> AlertText:
             "part": None if rare.part is None else fmt.printable(rare.part, 80),
             **({"cause": cause.what, "cause_seconds": cause.seconds} if cause else {}),
         },
-        next=_next_step(rare.part) if cause is None else advice_for(cause.what),
+        next=_next_step(rare.part) if cause is None else advice_for(state, cause.what),
         points=complete_clauses(
             f"{_frequency(rare)} takes {fmt.duration(rare.seconds)}",
             f"{fmt.percent_text(lost)} of the time",

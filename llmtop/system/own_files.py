@@ -38,6 +38,20 @@ def read_all(path: str) -> bytes:
         return b"".join(pieces)
 
 
+def read_with_lock(path: bytes, size: int) -> bytes:
+    """Return up to `size` bytes of a file of /proc without giving up Python's lock; empty where it cannot be read.
+
+    For files that the kernel holds in memory alone: all threads of Python wait meanwhile.
+    """
+    number = _libc.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if number < 0:
+        return b""
+    content = ctypes.create_string_buffer(size)
+    length = _libc.read(number, content, size)
+    _libc.close(number)
+    return content.raw[: max(0, length)]
+
+
 def write(path: str, flags: int, data: bytes, mode: int = 0o600) -> None:
     """Write to a file; of what the disk does not take as a whole nothing stays.
 

@@ -82,14 +82,25 @@ def test_much_time_in_no_phase_is_told_with_what_the_host_does_then() -> None:
         ("save.py:9 torch.save(net, path)", "async_save"),
         ("train.py:9 time.sleep(0.1)", "sleep"),
         ("loader.py:9 for batch in batches:", "llmtop.loader"),
+        ("train.py:9 next(batches)", "llmtop.loader"),
+        ("train.py:9 [encode(text) for text in texts]", 'llmtop.phase("NAME")'),
+        ("train.py:7-9 total = 0 … for text in texts:", 'llmtop.phase("NAME")'),
         ("print.py:9 do()", "press s"),
-        ("", "press s"),
+        ("", "py-spy record --pid 7 "),
     ],
 )
 def test_what_to_do_depends_on_the_cause(what: str, advice: str) -> None:
     causes = (Cause(what=what, seconds=0.05),) if what else ()
     (alert,) = Training(outside_causes=causes).run(10)
     assert advice in alert.next
+
+
+def test_code_beside_a_loader_that_is_timed_needs_no_loader() -> None:
+    values = {"phases": (Phase(name="dataload", host_seconds=0.001), *PHASES)}
+    cause = Cause(what="train.py:81 for text in texts:", seconds=0.05)
+    (alert,) = [one for one in Training(outside_causes=(cause,), **values).run(10) if one.id == "outside"]
+    assert "llmtop.loader" not in alert.next
+    assert "num_workers" in alert.next
 
 
 def test_it_is_raised_from_ten_percent_on_and_goes_below_seven() -> None:

@@ -89,6 +89,25 @@ def test_what_a_process_does_is_read_as_it_is() -> None:
         child.communicate(timeout=100)
 
 
+def test_the_own_wait_for_a_cpu_is_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(procfs, "_own_files", None)
+    assert procfs.own_cpu_wait_ns() is None
+    procfs.share_process()
+    before, found, after = (
+        procfs.thread_cpu_ns(os.getpid(), threading.get_native_id()),
+        procfs.own_cpu_wait_ns(),
+        procfs.thread_cpu_ns(os.getpid(), threading.get_native_id()),
+    )
+    if before is not None and after is not None and found is not None:
+        assert before[1] <= found <= after[1]
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
+    assert procfs.own_cpu_wait_ns() is None
+    (tmp_path / "thread-self").mkdir()
+    for content, expected in (("7 9 3\n", 9), ("0 0 0\n", None), ("", None)):
+        (tmp_path / "thread-self" / "schedstat").write_text(content)
+        assert procfs.own_cpu_wait_ns() == expected
+
+
 def test_what_has_gone_is_absent() -> None:
     gone = 2**22 + 1
     assert not any((procfs.text(gone, "maps"), procfs.link(gone, "exe"), procfs.opened_files(gone)))

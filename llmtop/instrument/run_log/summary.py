@@ -12,6 +12,8 @@ from llmtop.naming.phase_names import computes, role_of
 from llmtop.runs import records
 
 _LEAST_STEPS = 2
+_LEAST_UNTIMED = 0.1
+"""Share of the steps from which untimed work is reported where nothing waits: the threshold of its alert."""
 
 
 def summary_lines(state: records.State, run: str, *, is_long: bool) -> list[str]:
@@ -38,11 +40,19 @@ def summary_lines(state: records.State, run: str, *, is_long: bool) -> list[str]
         ]
     else:
         waits = {name: share for name, share in shares.items() if name != OUTSIDE and not _computes(name)}
-        if waits:
-            name = max(waits, key=lambda one: waits[one])
-            lines.append(f"largest wait: {name}, {percent_text(100 * waits[name], 1)} of the steps' time")
+        lines += _largest_wait(waits, shares[OUTSIDE])
     lines.append(f"restarts and where the time went: llmtop runs show {run}")
     return lines
+
+
+def _largest_wait(waits: dict[str, float], untimed: float) -> list[str]:
+    """Return the line about the longest wait, or about untimed work where that is more; both are shares."""
+    name = max(waits, key=lambda one: waits[one], default="")
+    wait = f"{name}, {percent_text(100 * waits[name], 1)}" if name else ""
+    if untimed > (waits[name] if name else _LEAST_UNTIMED):
+        more = f", more than the largest wait ({wait})" if wait else ""
+        return [f"{phase_label(OUTSIDE)}: {percent_text(100 * untimed, 1)} of the steps' time{more}"]
+    return [f"largest wait: {wait} of the steps' time"] if wait else []
 
 
 def print_summary(state: records.State, run: str, rank: int | None) -> None:

@@ -2,9 +2,12 @@
 
 A thread that ends a sleep gets the lock at once while no other holds it: then the training thread waits, or runs
 code of C without the lock, where its frame says. Otherwise it waits up to Python's switch interval (5 ms), and
-requests the lock after that. A late sample alone proves nothing: on a busy machine the kernel lets a thread wait
-as well. But each wait for the lock is a voluntary context switch of this thread, which the kernel counts; being
-preempted is none.
+requests the lock after that. Until then it gets the lock only where the training thread gives it up by itself, as
+most operators of torch do: what ran when the sleep ended is not known then.
+
+A late sample alone proves nothing: on a busy machine this thread waits for a CPU as well. The kernel counts both:
+the time that the thread was ready to run without a CPU (schedstat), and voluntary context switches, of which each
+wait for the lock is one. Where the kernel counts no such time, a late sample proves nothing at all.
 """
 
 from __future__ import annotations
@@ -15,9 +18,13 @@ import sys
 import time
 from typing import Final
 
+from llmtop.system import procfs
+
 _OWN: Final = getattr(resource, "RUSAGE_THREAD", None)
 _WAITS_WHEN_ASKED: Final = 2
 """Waits for the lock, if it was asked for: one for the switch interval, and one until it comes."""
+AT_ONCE_NS: Final = 200_000
+"""How late it gets the lock if no thread holds it: the kernel's slack of 50 µs, and a thread's waking up."""
 
 
 class LockWait:
@@ -27,11 +34,17 @@ class LockWait:
         self._switches = 0
         self._began = 0
         self._longest_ns = 0
+        self._cpu_wait_ns: int | None = None
+        """Time without a CPU before the sleep; None where unknown."""
         self.late_ns: int | None = None
         """How late the last sleep ended by its timeout; None where an event ended it."""
         self.held: bool | None = None
         """After the last sleep: False where the lock was free at its end, True where another thread held it until
         it was requested; None where neither is certain."""
+        self.is_given_up = False
+        """Whether another thread held the lock and gave it up by itself, before it was requested."""
+        self.after_request_ns = 0
+        """Where `held` is True: how long the other thread kept the lock after the request."""
 
     def begin(self, timeout_s: float | None) -> None:
         """Call right before the sleep.
@@ -39,9 +52,10 @@ class LockWait:
         Args:
             timeout_s: after which it ends; None: at an event only.
         """
-        self._switches, self._began = _voluntary_switches(), time.perf_counter_ns()
         # poll() sleeps for whole milliseconds, rounded up.
         self._longest_ns = -1 if timeout_s is None else 1_000_000 * math.ceil(1e3 * timeout_s)
+        self._cpu_wait_ns = procfs.own_cpu_wait_ns() if self._longest_ns > 0 else None
+        self._switches, self._began = _voluntary_switches(), time.perf_counter_ns()
 
     def end(self, timed_out: bool) -> None:
         """Call right after it.
@@ -50,15 +64,23 @@ class LockWait:
             timed_out: whether no event ended it: events come from the training, and so not at random.
         """
         self.held = self.late_ns = None
+        self.after_request_ns = 0
+        self.is_given_up = False
         if timed_out and self._longest_ns > 0:
             self.late_ns = time.perf_counter_ns() - self._began - self._longest_ns
         if _OWN is None or self.late_ns is None:
             return
         waits = _voluntary_switches() - self._switches - 1
-        if waits <= 0:
+        cpu_wait_ns = procfs.own_cpu_wait_ns() if waits > 0 else None
+        if waits == 0 or (waits < 0 and self.late_ns <= AT_ONCE_NS):
             self.held = False
-        elif waits >= _WAITS_WHEN_ASKED and self.late_ns >= 1e9 * sys.getswitchinterval():
-            self.held = True
+        elif waits > 0 and cpu_wait_ns is not None and self._cpu_wait_ns is not None:
+            waited = self.late_ns - (cpu_wait_ns - self._cpu_wait_ns)
+            after_request_ns = waited - int(1e9 * sys.getswitchinterval())
+            if after_request_ns < 0:
+                self.is_given_up = waits <= _WAITS_WHEN_ASKED  # more: it was given up before, and taken back
+            elif waits >= _WAITS_WHEN_ASKED:
+                self.held, self.after_request_ns = True, after_request_ns
 
 
 def _voluntary_switches() -> int:

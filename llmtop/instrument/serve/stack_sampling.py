@@ -6,11 +6,12 @@ Each time that the server thread wakes it may take Python's lock from the traini
 the sample is taken then. Only samples outside of phases are described in words.
 
 A sample for which the training thread kept Python's lock until it was requested is described by the lines since
-the check before (`since_check`). One that waited for less is counted and not described: the thread has passed
-checks since it was due.
+the check before (`since_check`), or by the line that called them if they are many. One that waited for less is
+counted and not described: the thread gave the lock up by itself, most often in an operator of torch, which ran
+after the code that the sample is of.
 
-A collection of garbage holds Python's lock, so that a look comes late; that and the number of full collections
-tells it. `gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
+A collection of garbage keeps Python's lock after the request; that and the number of full collections tells it.
+`gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
 
 Whether it waits for its GPU is looked at in phases as well. Such a wait holds no lock of Python's; so a look that
 does not get the lock at once has met a thread that ran Python. Where that thread is found once it gives the lock
@@ -26,7 +27,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from llmtop.instrument.serve.lock_wait import LockWait
+from llmtop.instrument.serve.lock_wait import AT_ONCE_NS, LockWait
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
@@ -48,11 +49,9 @@ COLLECTS: Final = "garbage collection"
 EARLY_NS: Final = 25_000_000
 """A timeout for another reason serves for a sample that is due so soon: each time that this thread wakes, the
 training waits for Python's lock."""
-AT_ONCE_NS: Final = 200_000
-"""How late it gets the lock if no thread holds it: the kernel's slack of 50 µs, and a thread's waking up."""
 _FRACTIONS: Final = 1 << 20
-LATE_NS: Final = 8_000_000
-"""A sample this late had to wait for more than Python's switch interval."""
+COLLECTION_NS: Final = 3_000_000
+"""A collection of garbage keeps Python's lock for longer after the request; code of Python gives it up sooner."""
 
 
 class StackSampler:
@@ -107,7 +106,7 @@ class StackSampler:
         if now < self._next - (0 if self.lock_wait.late_ns is None else EARLY_NS):
             return
         self._want_waits(True)
-        recorder, late = self._recorder, self.lock_wait.late_ns or 0
+        recorder = self._recorder
         since_step = now - recorder.ring.last_end()
         if not self._sampled_at:
             self._sampled_at = self._found_since = now
@@ -125,14 +124,17 @@ class StackSampler:
             self._sample_gpu_wait(thread, between)  # first: to read a line of source gives up the lock
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
-            seen = self._describer.describe(thread, recorder.ring.count, self.lock_wait.held)
+            wait = self.lock_wait
+            seen = self._describer.describe(
+                thread, recorder.ring.count, wait.held, wait.after_request_ns, is_given_up=wait.is_given_up
+            )
             if seen is not None:
                 waits_for = seen.waits_for
             else:  # without a frame is Python's own prompt; another thread than the first may have ended
                 waits_for = AT_A_PROMPT if thread == threading.main_thread().ident else ""
             self._note_pause(waits_for if may_wait else "", now)
             if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
-                collected = late > LATE_NS and 0 < collections < self._collections
+                collected = self.lock_wait.after_request_ns > COLLECTION_NS and 0 < collections < self._collections
                 # A collection begins at whatever line it happens to.
                 _add(self._found, COLLECTS if collected and "collect(" not in seen.words else seen.words, between)
         else:

@@ -79,9 +79,39 @@ def test_collections_of_garbage_are_told(between: str, cause: str, runtime_dir: 
     )
     with Training(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") as training:
         found = _told(runtime_dir, training, 5)
-    most = max(found, key=lambda what: found[what])
+    most = max(filter(None, found), key=lambda what: found[what])
     assert cause in most, found
     assert cause != "gc.collect()" or re.match(r"train\.py:(?:\d+-)?14 ", most), found
+
+
+def test_code_of_python_is_not_charged_to_the_call_that_gives_up_the_lock(
+    runtime_dir: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        LOOP.format(between="encode()\n    sha256(DATA)").replace(
+            "class Big",
+            "from hashlib import sha256; DATA = bytes(4000)\ndef encode():\n"
+            "    for i in range(300_000): i + 1\nclass Big",
+            1,
+        )
+    )
+    with Training(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") as training:
+        found = _told(runtime_dir, training, 5)
+    most = max(filter(None, found), key=lambda what: found[what])
+    assert re.match(r"train\.py:(?:9|17)(?:-\d+)? ", most), found
+    assert not [what for what in found if what.startswith("train.py:18 ")], found
+
+
+def test_a_line_is_one_cause_whatever_call_of_it_is_seen() -> None:
+    causes = OutsideCauses()
+    found = {"train.py:84 loss": 2, "train.py:84 cross_entropy(x)": 3, "train.py:81 encode(x)": 4, "": 1}
+    causes.add(wire.Outside(over_ns=10, found=found))
+    causes.step_ended()
+    assert [(cause.what, round(cause.seconds, 3)) for cause in causes.figures(1.0, 10.0)] == [
+        ("train.py:84 cross_entropy(x)", 0.5),
+        ("train.py:81 encode(x)", 0.4),
+    ]
 
 
 def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:

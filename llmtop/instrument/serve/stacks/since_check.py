@@ -83,11 +83,12 @@ class SinceCheck:
     def __init__(self) -> None:
         self._flows: dict[CodeType, _Flow] = {}
 
-    def lines(self, places: Sequence[Place]) -> Lines | None:
+    def lines(self, places: Sequence[Place], *, is_short: bool = False) -> Lines | None:
         """Return the lines that a thread ran since the check before the present one.
 
         Args:
             places: its frames, the innermost first.
+            is_short: whether little time may have passed since then: any of these lines may have taken it.
 
         Returns:
             None where they are not known.
@@ -109,7 +110,7 @@ class SinceCheck:
                 return None  # a check comes right before it
             # A callback's caller is the call of C that runs it; a function of Python has no time before its start.
             starts_here = depth == 0 or not flow.calls_python(at)
-            found = flow.since_check(at, starts_here)
+            found = flow.since_check(at, starts_here, is_short)
             return None if found is None else Lines(depth, *found)
         return None
 
@@ -164,12 +165,13 @@ class _Flow:
         name = self.name(at)
         return bool(_CALLS.fullmatch(name) and _CALLS_PYTHON.fullmatch(name))
 
-    def since_check(self, at: int, starts_here: bool) -> tuple[int, int, int] | None:
+    def since_check(self, at: int, starts_here: bool, is_short: bool) -> tuple[int, int, int] | None:
         """Return first and last line since the check before an instruction, and the only suspect's offset or -1.
 
         Args:
             at: index of the instruction at which the thread is.
             starts_here: whether that instruction has run itself.
+            is_short: whether cheap instructions are suspects too.
         """
         likely: set[int] = set()
         passed: set[int] = {at}
@@ -202,7 +204,7 @@ class _Flow:
                     for one in self._before[here]
                     if one not in seen and (one in self._usual or here not in self._usual)
                 ]
-        return self._range(likely or passed)
+        return self._range(passed if is_short else likely or passed)
 
     def _range(self, indices: set[int]) -> tuple[int, int, int] | None:
         lines = [line for line in (self._lines[self._offsets[index] // 2] for index in indices) if line]

@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 from llmtop.format import printable
+from llmtop.instrument.serve.stacks.lock_stretches import LockStretches
 from llmtop.instrument.serve.stacks.since_check import Lines, Place, SinceCheck
 from llmtop.instrument.serve.stacks.source_lines import columns, source
 from llmtop.instrument.serve.stacks.waiting_calls import WaitingCalls
@@ -29,6 +30,8 @@ _LOOP_STEPS: Final = 3
 """Samples, and steps, until the calls that all samples have are the ones in which the loop runs."""
 _MAX_LINES: Final = 256
 """Lines of source that are remembered."""
+SHORT_NS: Final = 1_000_000
+"""A thread that gives up the lock so soon after the request may be in code with many checks."""
 COMPILES: Final = "torch.compile"
 AT_A_PROMPT: Final = "at a prompt"
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
@@ -128,12 +131,21 @@ class StackDescriber:
         self._waiting = WaitingCalls()
         self._since_check = SinceCheck()
         self._loop = LoopCalls()
+        self._stretches = LockStretches()
 
     def forget(self) -> None:
         """Drop all stored data."""
         self.__init__()  # type: ignore[misc]
 
-    def describe(self, thread: int, step: int, held_lock: bool | None = False) -> StackDescription | None:
+    def describe(
+        self,
+        thread: int,
+        step: int,
+        held_lock: bool | None = False,
+        after_request_ns: int = SHORT_NS,
+        *,
+        is_given_up: bool = False,
+    ) -> StackDescription | None:
         """Describe the present stack of a live thread; None where it runs no Python now.
 
         Args:
@@ -141,6 +153,8 @@ class StackDescriber:
             step: how many steps had ended.
             held_lock: whether the thread kept Python's lock until the lock was requested: then it is described by
                 what it ran before; None where that is not known: without words.
+            after_request_ns: how long it kept the lock after the request.
+            is_given_up: whether it gave the lock up by itself, and kept it until then.
         """
         # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
         frame: FrameType | None = sys._current_frames().get(thread)
@@ -152,7 +166,9 @@ class StackDescriber:
                 frames.append(frame)
                 frame = frame.f_back
             self._loop.add([one.f_code for one in frames], step)
-            named, waits_for = self._innermost_own_line(frames, held_lock)
+            named, waits_for = self._innermost_own_line(frames, held_lock, after_request_ns < SHORT_NS)
+            if is_given_up and not named:
+                named = self._line_before(frames) or ""
         finally:
             frames.clear()
             del frame
@@ -167,10 +183,15 @@ class StackDescriber:
         """
         frame: FrameType | None = sys._current_frames().get(thread)
         codes: list[CodeType] = []
+        lines: list[int] = []
         while frame is not None and len(codes) < MAX_FRAMES:
             codes.append(frame.f_code)
+            lines.append(frame.f_lineno or 0)
             frame = frame.f_back
         self._loop.add(codes, step)
+        number = self._loop.count()
+        if 0 < number <= len(codes):
+            self._stretches.add_free(codes[-number], lines[-number])
 
     def waits_for_gpu(self, thread: int, step: int) -> str:
         """Return the line at which a thread waits for its GPU; "" where it does not. Arguments as of `describe`.
@@ -187,7 +208,9 @@ class StackDescriber:
         seen = self.describe(thread, step)
         return "" if seen is None else seen.words or "a call of a library"
 
-    def _innermost_own_line(self, frames: list[FrameType], held_lock: bool | None) -> tuple[_Named | str, str]:
+    def _innermost_own_line(
+        self, frames: list[FrameType], held_lock: bool | None, is_short: bool
+    ) -> tuple[_Named | str, str]:
         """Return the description or the place of the innermost own line, and what the thread waits for. Reads
         no file."""
         known = self._functions
@@ -199,7 +222,9 @@ class StackDescriber:
             return "", waits_for
         lines = Lines(0, 0, 0, -1)
         if held_lock:
-            found = self._since_check.lines([Place(frame.f_code, frame.f_lasti) for frame in frames])
+            found = self._since_check.lines(
+                [Place(frame.f_code, frame.f_lasti) for frame in frames], is_short=is_short
+            )
             if found is None:
                 return "", waits_for
             lines = found
@@ -209,13 +234,49 @@ class StackDescriber:
         named = _frame_to_name(functions[lines.depth :], library)
         if named is None or _is_around_optimizer(functions[lines.depth : lines.depth + named]):
             return "", waits_for
-        frame = frames[lines.depth + named]
-        place = _Named(known[frame.f_code], frame.f_code, frame.f_lasti, frame.f_lineno or 0, frame.f_lineno or 0)
-        if held_lock and named == 0:
-            if not lines.are_few:
+        at = lines.depth + named
+        if 0 < number <= len(frames):
+            self._note_lock(frames[-number], lines if at == len(frames) - number else None, held_lock)
+        is_range = bool(held_lock) and named == 0
+        if is_range and not lines.are_few:
+            # The line that called this function, but none that has called the loop: that one holds every step.
+            caller = _frame_to_name(functions[at + 1 : len(functions) - number + 1], library) if number else None
+            if caller is None:
                 return "", waits_for
+            at, is_range = at + 1 + caller, False
+        frame = frames[at]
+        place = _Named(functions[at], frame.f_code, frame.f_lasti, frame.f_lineno or 0, frame.f_lineno or 0)
+        if is_range:
             place = place._replace(instruction=lines.instruction, line=lines.first, last=lines.last)
         return place if place.line else "", waits_for
+
+    def _note_lock(self, loop: FrameType, lines: Lines | None, held_lock: bool) -> None:
+        """Count a sample for `LockStretches`.
+
+        Args:
+            loop: the frame that runs the loop.
+            lines: what it ran itself; None where a function that it called ran.
+            held_lock: as of `describe`.
+        """
+        line = loop.f_lineno or 0
+        if not held_lock:
+            self._stretches.add_free(loop.f_code, line)
+        elif lines is None:
+            self._stretches.add_kept(loop.f_code, line, line)
+        elif lines.are_few:
+            self._stretches.add_kept(loop.f_code, lines.first, lines.last)
+
+    def _line_before(self, frames: list[FrameType]) -> _Named | None:
+        """Return what ran before the lock was given up here, by the line of the loop; None where unknown."""
+        number = self._loop.count()
+        if not 0 < number <= len(frames):
+            return None
+        loop = frames[-number]
+        code, line = loop.f_code, loop.f_lineno or 0
+        found = self._stretches.before(code, line)
+        self._stretches.add_free(code, line)
+        function = self._functions.get(code) or self._add_function(loop)
+        return None if found is None or not function.is_named else _Named(function, code, -1, *found)
 
     def _add_function(self, frame: FrameType) -> _Function:
         if len(self._functions) >= _MAX_FUNCTIONS:
