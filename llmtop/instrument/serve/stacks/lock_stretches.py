@@ -43,7 +43,7 @@ class LockStretches:
         self._follow(code)
         self._free[line] += 1
 
-    def before(self, code: CodeType, line: int) -> tuple[int, int] | None:
+    def lines_before(self, code: CodeType, line: int) -> tuple[int, int] | None:
         """Return first and last line of what ran before the lock was given up at a line; None while unknown."""
         if code is not self._code:
             return None

@@ -273,7 +273,7 @@ class StackDescriber:
             return None
         loop = frames[-number]
         code, line = loop.f_code, loop.f_lineno or 0
-        found = self._stretches.before(code, line)
+        found = self._stretches.lines_before(code, line)
         self._stretches.add_free(code, line)
         function = self._functions.get(code) or self._add_function(loop)
         return None if found is None or not function.is_named else _Named(function, code, -1, *found)

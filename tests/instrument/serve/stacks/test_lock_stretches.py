@@ -44,18 +44,18 @@ def stretches(kept: dict[tuple[int, int], int], free: dict[int, int]) -> LockStr
 def test_the_lines_are_those_kept_since_the_release_before(
     kept: dict[tuple[int, int], int], free: dict[int, int], expected: tuple[int, int] | None
 ) -> None:
-    assert stretches(kept, free).before(LOOP, 82) == expected
+    assert stretches(kept, free).lines_before(LOOP, 82) == expected
 
 
 def test_another_loop_begins_anew() -> None:
     found = stretches({(81, 81): 9}, {82: 5})
-    assert found.before(OTHER, 82) is None
+    assert found.lines_before(OTHER, 82) is None
     found.add_free(OTHER, 82)
-    assert found.before(LOOP, 82) is None
+    assert found.lines_before(LOOP, 82) is None
 
 
 def test_what_the_loop_did_earlier_fades() -> None:
     found = stretches({(60, 60): 300, (81, 81): 0}, {82: 5})
     for _ in range(1200):
         found.add_kept(LOOP, 81, 81)
-    assert found.before(LOOP, 82) == (81, 81)
+    assert found.lines_before(LOOP, 82) == (81, 81)
