@@ -169,7 +169,8 @@ def _outside_alert(state: RankState) -> AlertText:
 
 
 def _no_cause_advice(state: RankState) -> str:
-    return f"to find the line, press s, or run: py-spy record --pid {state.rank.pid} --duration 20 -o stacks.svg"
+    stacks = f"press s for the Python stacks of {state.label}"
+    return f"{stacks}, or run: py-spy record --pid {state.rank.pid} --duration 20 -o stacks.svg"
 
 
 def advice_for(state: RankState, what: str) -> str:
