@@ -42,7 +42,7 @@ class LockWait:
         """After the last sleep: False where the lock was free at its end, True where another thread held it until
         it was requested; None where neither is certain."""
         self.is_given_up = False
-        """Whether another thread held the lock and gave it up by itself, before it was requested."""
+        """True if another thread held the lock and gave it up by itself, before it was requested."""
         self.after_request_ns = 0
         """Where `held` is True: how long the other thread kept the lock after the request."""
 
