@@ -240,7 +240,7 @@ def test_gpu_minutes_are_of_the_gpus_that_trainings_use(runtime_dir: Path, tmp_p
         assert minute.pids == [] or minute.pids == [training.pid]
         assert minute.samples >= 2
         (gpu,) = node.report()["gpus"]
-        assert gpu["signals"]["power_watts"] == [410, 410, 410]
+        assert gpu["signals"]["power_watts"] == pytest.approx([410, 410, 410])
         assert "73 % (73 to 73)" in node.llmtop("runs", "show")
     finally:
         node.stop(training, signal.SIGKILL)
