@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -125,18 +126,30 @@ class StepListener:
     def slowest_seconds(self, begin_ns: int, end_ns: int) -> float | None:
         """Return the longest step time that touches a window; None without a step.
 
+        The time between two steps in which a capture held the training counts here, though such an interval is
+        unknown to monitors.
+
         Args:
             begin_ns: unix ns.
             end_ns: unix ns. A step that is only partly within the window counts in full.
         """
         with self._lock:
             touched = [
-                step_seconds(step)
+                max(step_seconds(step), _seconds_between(before, step))
                 for steps in self._steps.values()
-                for step in steps
-                if step.started_unix_ns + step.host_ns >= begin_ns and step.started_unix_ns <= end_ns
+                for before, step in pairwise((None, *steps))
+                if step is not None
+                and step.started_unix_ns + step.host_ns >= begin_ns
+                and step.started_unix_ns <= end_ns
             ]
         return max(touched, default=None)
+
+
+def _seconds_between(before: wire.StepDone | None, step: wire.StepDone) -> float:
+    """Return the seconds from the start of the step before, where the training does not say them; else 0."""
+    if before is None or step.interval_ns is not None or before.index + 1 != step.index:
+        return 0.0
+    return (step.started_unix_ns - before.started_unix_ns) / 1e9
 
 
 def step_seconds(step: wire.StepDone) -> float:
