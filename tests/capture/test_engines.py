@@ -31,6 +31,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.control import self_capture
 from llmtop.instrument.control.recording import Recording
 from llmtop.instrument.control.recordings import RECORDINGS
+from llmtop.instrument.record.capture_holds import CaptureHolds
 from llmtop.protocol import wire
 from tests.capture.conftest import Start
 from tests.support.made_up_engine import MadeUpEngine
@@ -255,7 +256,7 @@ def test_a_training_records_for_an_engine_more(monkeypatch: pytest.MonkeyPatch, 
     assert self_capture.engines() == ["torch.profiler"]
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(profiler=None, made_up=1))
     assert self_capture.engines() == ["torch.profiler", "made-up"]
-    recorder, said = SimpleNamespace(boundary_hook=None, op_ranges=None), []
+    recorder, said = SimpleNamespace(boundary_hook=None, op_ranges=None, holds=CaptureHolds()), []
     ended = threading.Event()
 
     def tell(state: Any) -> None:
