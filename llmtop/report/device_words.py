@@ -46,8 +46,8 @@ def in_words_of_device(report: Report) -> Report:
         timeline = structs.replace(timeline, rows=tuple(rows))
     whole = report.whole_timeline
     if whole is not None:
-        devices = tuple(dataclasses.replace(one, label=said(one.label)) for one in whole.devices)
-        whole = dataclasses.replace(whole, title=said(whole.title), devices=devices)
+        devices = tuple(structs.replace(one, label=said(one.label)) for one in whole.devices)
+        whole = structs.replace(whole, title=said(whole.title), devices=devices)
     return structs.replace(
         report,
         summary=said(report.summary),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.analyze import analyze
+from llmtop.document.html import write_html
 from llmtop.document.text import write_text
 from llmtop.report.advice.table import ADVICE, Situation, advice_for
 from llmtop.report.document import brief_document, report_document
@@ -24,6 +25,13 @@ def test_a_capture_of_jax_on_the_cpu_does_not_speak_of_gpus(tmp_path: Path, reco
         text = write_text(document, 100)
         assert not OF_GPUS.findall(text), text
     assert "the CPU" in text
+
+
+def test_its_page_has_the_time_line_of_the_same_device(tmp_path: Path) -> None:
+    report = analyze(unpacked("cpu_window", tmp_path), page=True)
+    assert report.whole_timeline is not None
+    assert not any("GPU" in device.label for device in report.whole_timeline.devices)
+    assert "time line" in write_html(report_document(report)).lower()
 
 
 def test_a_capture_of_jax_on_a_gpu_does(tmp_path: Path) -> None:
