@@ -70,7 +70,7 @@ def checkout(commit: str, folder: Path) -> None:
     if packed.returncode != 0:
         raise SkipBenchmark(f"the commit {commit} is not in this clone: git fetch --unshallow")
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as tar:
-        tar.extractall(folder, filter="data")
+        tar.extractall(folder)
 
 
 def run_interleaved(root: Path, arguments: list[str], pairs: int = PAIRS) -> Pair:

@@ -26,7 +26,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         with tarfile.open(DATA / "labelled" / f"{part}.tar.xz") as tar:
             for name in names:
-                tar.extract(name, folder, filter="data")
+                tar.extract(name, folder)
     return folder
 
 

@@ -44,7 +44,7 @@ def _paths(kind: str, folder: Path) -> Iterator[Path]:
         yield KINETO
         return
     with tarfile.open(DATA / "labelled" / f"{kind}.tar.xz") as tar:
-        tar.extractall(folder, filter="data")
+        tar.extractall(folder)
     for name, label in json.loads((folder / "labels.json").read_text()).items():
         own = folder / name
         own.mkdir()

@@ -55,7 +55,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Report]:
     """The reports on a healthy training, as recorded and with its kernels in whole graphs."""
     folder = tmp_path_factory.mktemp("graphs")
     with tarfile.open(DATA / "labelled" / "tuning.tar.xz") as tar:
-        tar.extract("nsys-healthy_medium.sqlite", folder, filter="data")
+        tar.extract("nsys-healthy_medium.sqlite", folder)
     path = folder / "nsys-healthy_medium.sqlite"
     before = analyze(path)
     _folded(path)

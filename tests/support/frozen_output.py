@@ -109,7 +109,7 @@ def prepare(folder: Path) -> None:
     with tarfile.open(DATA / "labelled" / "tuning.tar.xz") as archive:
         for name, members in _LABELLED.items():
             for member in members:
-                archive.extract(member, folder / name, filter="data")
+                archive.extract(member, folder / name)
     shutil.copy(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz", folder)
 
 

@@ -20,7 +20,7 @@ def unpacked_set(packed: Path, folder: Path) -> list[tuple[str, Any, Path]]:
         folder: an empty one, to unpack it into.
     """
     with tarfile.open(packed) as tar:
-        tar.extractall(folder, filter="data")
+        tar.extractall(folder)
     found = []
     for name, label in json.loads((folder / "labels.json").read_text()).items():
         own = folder / name

@@ -56,7 +56,7 @@ def unpack(folder: Path) -> Iterator[tuple[str, Path]]:
     """Unpack all cases into a folder, and yield the id and the folder of each."""
     for archive in (ARCHIVE, *sorted(DATA.glob("by_hand.tar.xz"))):
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+            packed.extractall(folder)
     for path in sorted(folder.iterdir()):
         yield path.name, path
 
