@@ -23,6 +23,8 @@ EVENTS = (
     "branches",
     "branch-misses",
 )
+_IN_THE_KERNEL = frozenset({"context-switches", "cpu-migrations"})
+"""Always 0 where perf may count user mode alone (perf_event_paranoid of 2, without privileges): unknown."""
 MEMORY_BOUND_IPC, COMPUTE_BOUND_IPC = 1.0, 2.0
 
 
@@ -38,8 +40,12 @@ def read_counters(text: str, seconds: float) -> Counters:
     for line in text.splitlines():
         try:
             value_text = json.loads(line)
-            name, value = str(value_text["event"]).partition(":")[0], str(value_text["counter-value"])
+            name, _, mode = str(value_text["event"]).partition(":")
+            value = str(value_text["counter-value"])
         except (ValueError, KeyError, TypeError):
+            continue
+        if name in _IN_THE_KERNEL and mode == "u":
+            absent.append(name)
             continue
         try:
             found[name] = float(value)
