@@ -179,15 +179,15 @@ def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
     fetched = next((index for index, frame in enumerate(python) if frame.file.endswith(_FETCH)), None)
     collating = fetched is not None and _collates(python[fetched:], calls)
     for index in range(len(python) - 1, -1, -1):
-        told = _classify_frame(python[index], calls)
-        if told is None:
+        found = _classify_frame(python[index], calls)
+        if found is None:
             below_collate = collating and fetched is not None and index > fetched
-            told = _by_name(python, index, calls, below_collate=below_collate)
-        if told is not None:
-            work = told[0]
+            found = _by_name(python, index, calls, below_collate=below_collate)
+        if found is not None:
+            work = found[0]
             if work == "lock" and any(_of_queue(frame) for frame in python[max(index - 2, 0) : index]):
                 work = "idle"  # it is the lock of a queue that has nothing for it
-            return StackActivity(work, told[1], place)
+            return StackActivity(work, found[1], place)
     work = _by_position(python, collating, fetched is None)
     package = _PACKAGE.search(python[-1].file) if work == "own" and python else None
     return StackActivity(work, "" if package is None else package[1], place)
@@ -235,9 +235,9 @@ def _collates(below: Sequence[Frame], calls: Calls) -> bool:
     """Return True if what `fetch` called is the function that makes a batch of samples, whatever its name."""
     if len(below) < 2:
         return False
-    told = calls(below[0])
-    if told:
-        return any("collate" in name for name in told)
+    names = calls(below[0])
+    if names:
+        return any("collate" in name for name in names)
     return "collate" in below[1].name.lower()
 
 
@@ -292,7 +292,7 @@ def _of_transformers(frame: Frame) -> Work | None:
 
 def _of_line(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
     """Return the call of the line; None if it is in no table, or if there are several."""
-    found = {told for called in calls(frame) if (told := _function_name(called)) is not None}
+    found = {name for called in calls(frame) if (name := _function_name(called)) is not None}
     return next(iter(found)) if len({work for work, _ in found}) == 1 else None
 
 
