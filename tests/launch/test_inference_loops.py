@@ -438,8 +438,9 @@ with torch.no_grad():
     while more():
         own(torch.randn(8, 16))
 data = cloudpickle.dumps(own)
-assert b"llmtop" not in data
-code = "import sys, pickle, torch; print(tuple(pickle.loads(sys.stdin.buffer.read())(torch.ones(2, 16)).shape))"
+# Loaded where llmtop is not installed. Its name may be in the data: as the folder that torch is installed in.
+code = "import sys; sys.modules['llmtop'] = None; import pickle, torch; "
+code += "print(tuple(pickle.loads(sys.stdin.buffer.read())(torch.ones(2, 16)).shape))"
 done = subprocess.run([sys.executable, "-I", "-c", code], input=data, capture_output=True)
 print("unpickled:", done.stdout.decode(), done.stderr.decode())
 """
