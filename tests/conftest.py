@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("llmtop", deadline=None)  # a test beside others takes what time they leave it
     settings.load_profile("llmtop")
     os.environ["LLMTOP_RUN_LOG"] = "0"  # tests of runs turn it on
+    os.environ["HISTFILE"] = os.devnull  # a shell that a test types into adds nothing to the user's history
     nobodys = Path(tempfile.gettempdir()) / "llmtop-tests-have-no-configuration"
     os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_STATE_HOME"] = str(nobodys / str(os.getpid()))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
@@ -74,27 +75,28 @@ class Newcomer:
             os.setuid(self.user.pw_uid)
 
     def run(self, *command: str, where: Path | None = None) -> str:
-        """Run a command as that user; its whole output is added to `log`.
+        """Run a command as that user; its whole output goes to `log`, where it can be read meanwhile.
 
         Returns:
             "" where it exits with 0, else its exit code and the end of its output.
         """
-        done = subprocess.run(
-            command,
-            cwd=where or self.clone,
-            env=self.environment,
-            preexec_fn=self.become,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=MOST_S,
-            check=False,
-        )
-        with self.log.open("a") as log:
-            log.write(f"$ {' '.join(command)}\n{done.stdout}\n")
-        return "" if done.returncode == 0 else f"exit code {done.returncode}\n{done.stdout[-3000:]}"
+        with self.log.open("ab") as log:
+            log.write(f"$ {shlex.join(command)}\n".encode())
+            log.flush()
+            began = log.tell()
+            done = subprocess.run(
+                command,
+                cwd=where or self.clone,
+                env=self.environment,
+                preexec_fn=self.become,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=MOST_S,
+                check=False,
+            )
+        output = self.log.read_bytes()[began:].decode(errors="replace")
+        return "" if done.returncode == 0 else f"exit code {done.returncode}\n{output[-3000:]}"
 
 
 def ordinary_user() -> pwd.struct_passwd:
