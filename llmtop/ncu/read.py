@@ -40,12 +40,7 @@ def library() -> str | None:
 def ncu_report_folder() -> str | None:
     """Return where ncu_report can be imported from: "" where it is installed, else the folder of an Nsight
     Compute that brings one; None where it cannot be had."""
-    if library() is not None:
-        return ""
-    try:
-        return tool.find_ncu().python_path or None
-    except NotPossibleHere:
-        return None
+    return "" if library() is not None else tool.report_reader_folder()
 
 
 def read(path: Path) -> tuple[list[KernelProfile], int]:

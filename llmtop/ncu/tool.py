@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,13 +37,25 @@ class NcuTool:
     version: str
     """Version in its output: "2025.3.1.0"."""
 
-    @property
-    def python_path(self) -> str:
-        """Where the ncu_report of this Nsight Compute lies; "" where it brings none."""
-        for folder in (self.path.resolve().parent, self.path.resolve().parent.parent):
+
+def report_reader_folder(environ: Mapping[str, str] | None = None, places: Sequence[str] = _PLACES) -> str | None:
+    """Return the folder with ncu_report of an Nsight Compute on this machine; None where none brings it.
+
+    That of the ncu to use comes first. CUDA's `ncu` is a script that starts one elsewhere and has none beside it,
+    so the other places are looked at too.
+
+    Args:
+        environ: where LLMTOP_NCU and PATH are looked up; None for this process's own.
+        places: patterns of absolute paths of ncu.
+    """
+    environ = os.environ if environ is None else environ
+    given, on_path = environ.get("LLMTOP_NCU"), shutil.which("ncu", path=environ.get("PATH"))
+    for ncu in [*(Path(one) for one in (given, on_path) if one), *_installed_tools(places)]:
+        program = ncu.resolve()
+        for folder in (program.parent, program.parent.parent):
             if (folder / "extras" / "python" / "ncu_report.py").is_file():
                 return str(folder / "extras" / "python")
-        return ""
+    return None
 
 
 def find_ncu(environ: Mapping[str, str] | None = None) -> NcuTool:
@@ -74,8 +86,8 @@ def _try(path: Path) -> NcuTool | NotPossibleHere:
         return refusal
 
 
-def _installed_tools() -> Iterator[Path]:
-    for pattern in _PLACES:
+def _installed_tools(places: Sequence[str] = _PLACES) -> Iterator[Path]:
+    for pattern in places:
         yield from sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
 
 

@@ -302,3 +302,18 @@ def test_what_is_no_ncu_is_refused_with_where_to_get_one(llmtop: Llmtop, capture
         assert done.returncode == 3
         assert path in done.stderr
         assert "install Nsight Compute" in done.stderr
+
+
+def test_the_reader_of_another_place_is_found_where_ncu_is_a_script_of_cuda(tmp_path: Path) -> None:
+    cuda, nsight = tmp_path / "cuda" / "bin" / "ncu", tmp_path / "nsight-compute" / "2025.3.1" / "ncu"
+    for program in (cuda, nsight):
+        program.parent.mkdir(parents=True)
+        program.write_text(f'#!/bin/sh\nexec {nsight} "$@"\n')
+        program.chmod(0o755)
+    places = [str(tmp_path / "nsight-compute" / "*" / "ncu")]
+    variables = {"PATH": str(cuda.parent)}
+    assert tool.report_reader_folder(variables, places) is None, "none brings a reader"
+    reader = nsight.parent / "extras" / "python"
+    reader.mkdir(parents=True)
+    (reader / "ncu_report.py").touch()
+    assert tool.report_reader_folder(variables, places) == str(reader)
