@@ -84,5 +84,6 @@ def _rank_then(rank: Rank, new: list[Step], last: Step) -> Rank:
         memory_peak_bytes=None,
         alloc_retries=None,
         ooms=None,
+        memory_kept_bytes={},
         mfu_pct=None,
     )

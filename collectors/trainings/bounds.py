@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from msgspec.structs import astuple, replace
 
@@ -112,6 +113,11 @@ class Bounds:
                     yield message
                 case wire.Memory():
                     if min(message.allocated_bytes, message.reserved_bytes) >= 0:
+                        message.kept_bytes = {
+                            phase[:MAX_NAME]: size
+                            for phase, size in islice(message.kept_bytes.items(), MAX_PHASES)
+                            if 0 < size < _LARGEST_COUNT
+                        }
                         yield message
                 case wire.Collectives():
                     message.counts = [

@@ -371,6 +371,7 @@ def _memory(memory: wire.Memory | None) -> dict[str, Any]:
         "memory_peak_bytes": memory.peak_bytes,
         "alloc_retries": memory.alloc_retries,
         "ooms": memory.ooms,
+        "memory_kept_bytes": memory.kept_bytes,
     }
 
 

@@ -122,7 +122,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "power_capped": Bottleneck("POWER-CAPPED", "the power limit", "the GPU runs at its power limit"),
     "memory_pressure": Bottleneck("MEMORY FULL", "failed allocations", "the GPU memory is full"),
     "memory_growth": Bottleneck(
-        "MEMORY GROWTH", "growing memory", "the allocated GPU memory grows with every step"
+        "MEMORY GROWTH", "growing memory", "the GPU memory of the training grows with every step"
     ),
     "gpu_error": Bottleneck("GPU ERROR", "a GPU error", "the driver reports a GPU error"),
     "slower": Bottleneck("SLOWER", "slower steps", "steps take longer than before"),

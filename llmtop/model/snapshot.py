@@ -440,8 +440,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     gpu_busy_seconds: float | None = None
     """Over how many of the last seconds that was seen: `window_seconds` or a little less."""
     gpu_wait_pct: float | None = None
-    """Share of the last seconds in which the host stood in a call that waits for its GPU (`.item()`, a copy to the
-    host), by looks at its stack. None before there were enough looks."""
+    """Share of the last seconds in calls that wait for the GPU (`.item()`), by looks at the stack; None: few."""
     gpu_waits: tuple[Cause, ...] = ()
     """Calls with these waits, the largest first; seconds per step."""
     memory_allocated_bytes: int | None = None
@@ -449,6 +448,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     memory_peak_bytes: int | None = None
     alloc_retries: int | None = None
     ooms: int | None = None
+    memory_kept_bytes: dict[str, int] = {}
+    """Bytes per step that each phase keeps allocated, if they explain a growth; "" is code outside of phases."""
     memory_snapshot: str | None = None
     """The file that it left when an out-of-memory error ended it, for ``llmtop report``."""
     mfu_pct: float | None = None
@@ -497,8 +498,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     or where gradients are not stamped, by how much longer it waits in all than the one that waits least. None
     where that cannot be compared."""
     exposed_seconds: float | None = None
-    """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
-    backward pass: communication that nothing hides."""
+    """Median, a step, of the last rank's wait from its last gradient to the end of backward: nothing hides it."""
     new_waits: tuple[StampedWait, ...] = ()
     """Waits of stamped steps received since the last snapshot, oldest first."""
     collectives: tuple[CollectiveCount, ...] = ()

@@ -203,6 +203,9 @@ class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
     alloc_retries: int | None = None
     ooms: int | None = None
     """How often an allocation needed the cache to be freed first, and how often it failed, since the start."""
+    kept_bytes: dict[str, int] = {}
+    """Bytes that each top-level phase allocates in a step and that stay allocated, "" for code outside of phases.
+    Empty unless `allocated_bytes` rises and these bytes explain the rise."""
 
 
 class Checkpoints(msgspec.Struct, tag="checkpoints", kw_only=True):

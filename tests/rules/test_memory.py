@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from llmtop.model.snapshot import Alert
 from llmtop.rules.engine import Rules
 from tests.support.snapshots import gpu, rank, snapshot
@@ -85,6 +87,56 @@ def test_a_leak_that_is_about_to_fill_the_gpu_is_told_within_half_a_minute() -> 
     assert alert.evidence["growth_seconds"] < 30
     assert abs(alert.evidence["growth_bytes_per_step"] - GIB / 16) < GIB / 160
     assert abs(alert.evidence["seconds_until_full"] - (TOTAL / GIB - 51)) < 5
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("kept", "words", "phase"),
+    [
+        ({"forward": 16 * MIB, "optimizer": MIB}, "forward keeps 16.0 MiB per step.", "forward"),
+        ({"": 16 * MIB}, "code outside of phases keeps 16.0 MiB per step.", "code outside of phases"),
+        ({"forward": 9 * MIB, "optimizer": 7 * MIB}, "the phase that keeps it is unknown.", None),
+        ({"forward": 2 * MIB}, "the phase that keeps it is unknown.", None),
+        ({}, "the phase that keeps it is unknown.", None),
+    ],
+    ids=["one phase", "outside", "two phases", "a part of the growth", "not measured"],
+)
+def test_growth_names_the_phase_that_explains_it(kept: dict[str, int], words: str, phase: str | None) -> None:
+    training = Training()
+    found = [training.look(20 * GIB + second * 32 * MIB, memory_kept_bytes=kept) for second in range(240)]
+    (alert,) = found[-1]
+    assert alert.summary.endswith(words)
+    assert alert.evidence.get("growing_phase") == phase
+    assert alert.evidence.get("kept_bytes_per_step") == (None if phase is None else 16 * MIB)
+
+
+def test_reserved_memory_that_tensors_never_use_is_fragmentation() -> None:
+    training = Training()
+    found = []
+    for second in range(240):
+        reserved = 40 * GIB + second * (GIB // 16)
+        found.append(
+            training.look(
+                used=reserved + 2 * GIB, memory_reserved_bytes=reserved, memory_peak_bytes=30 * GIB + second * MIB,
+            )
+        )  # fmt: skip
+    assert not any(found[:120])
+    (alert,) = found[-1]
+    assert (alert.id, alert.severity) == ("memory_growth", "warning")
+    assert "fragmentation" in alert.summary
+    assert "expandable_segments" in alert.next
+    assert alert.evidence["growth_bytes_per_step"] == pytest.approx((GIB / 16 - MIB) / 2, rel=0.01)
+    left = (TOTAL - 42 * GIB - 239 * GIB / 16) / (GIB / 16 - MIB)
+    assert alert.evidence["seconds_until_full"] == pytest.approx(left, rel=0.01)
+
+
+def test_a_peak_that_rises_with_what_is_reserved_is_no_fragmentation() -> None:
+    training = Training()
+    for second in range(400):
+        size = 40 * GIB + second * (GIB // 16)
+        assert not training.look(memory_reserved_bytes=size, memory_peak_bytes=size - GIB)
 
 
 def test_a_brief_rise_that_would_take_long_to_fill_the_gpu_is_not_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from llmtop.instrument.guest.interrupts import raised_by_handler
@@ -18,6 +19,7 @@ class Reading(NamedTuple):
     peak_bytes: int | None
     alloc_retries: int | None
     ooms: int | None
+    kept_bytes: Mapping[str, int] = {}
 
 
 def read(cuda: Any) -> Reading | None:

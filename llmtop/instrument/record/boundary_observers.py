@@ -24,6 +24,7 @@ from llmtop.naming import variable_names
 
 if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
+    from llmtop.instrument.gpu.kept_memory import KeptMemory
     from llmtop.instrument.record.cpu_waits import CpuWaits
     from llmtop.instrument.record.recorder_parts import PhaseObserver
 
@@ -95,6 +96,8 @@ class Watch:
         """Observer that stamps when this rank reaches the collectives, while this step is sampled."""
         self.waits: CpuWaits | None = None
         """Observer that separates waits for a CPU, while this step is sampled."""
+        self.memory: KeptMemory | None = None
+        """Observer of allocations, while this step is sampled; no other one is then."""
         self.step_is_hooked = False
         self._step = PhaseNode(STEP_RANGE, None, "", STEP)
         self._step_range: Any = None
@@ -104,7 +107,7 @@ class Watch:
     def is_needed(self) -> bool:
         """Return True if any observer is set, so that the recorder must notify them at each phase's begin and
         end."""
-        wanted = self.nvtx, self.clock, self.annotate, self.arrival, self.waits
+        wanted = self.nvtx, self.clock, self.annotate, self.arrival, self.waits, self.memory
         return any(one is not None for one in wanted) or bool(self._annotated)
 
     def begin(self, node: PhaseNode) -> None:
@@ -121,6 +124,8 @@ class Watch:
             self.clock.mark(node.slot, True)
         if self.arrival is not None:
             self.arrival.begins(node)
+        if self.memory is not None:
+            self.memory.begins(node)
         if self.waits is not None:
             self.waits.begins(node)  # last, as it is first at the end: the others' work is in no phase
 
@@ -132,6 +137,8 @@ class Watch:
             self.clock.mark(node.slot, False)
         if self.arrival is not None:
             self.arrival.ends(node)
+        if self.memory is not None:
+            self.memory.ends(node)
         self._close(node)
 
     def give_up(self, node: PhaseNode) -> None:
@@ -140,6 +147,8 @@ class Watch:
             self.clock.unmark(node.slot)
         if self.waits is not None:
             self.waits.give_up()
+        if self.memory is not None:
+            self.memory.give_up()
         self._close(node)
 
     def move(self, slot: int, target: int) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from llmtop.instrument.arrival.sampler import Sampler
 from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
+from llmtop.instrument.gpu.kept_memory import KeptMemory
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
 from llmtop.instrument.gpu.stream_waits import StreamWaits
 from llmtop.instrument.identity import process_group, roles
@@ -52,6 +53,7 @@ class PeriodicTasks:
         self._step_ns = float(PERIOD_NS)
         self._due_ns = 0
         self._memory_at_ns = 0
+        self._kept: KeptMemory | None = None
         self._since_timed = 0
         self._is_timing = False
         self._knows_group = False
@@ -85,18 +87,28 @@ class PeriodicTasks:
             recorder.time_next_step(False)
             clock.end(index, recorder.previous)
             self._since_timed = 0
-        if now >= self._due_ns:
+        is_due = now >= self._due_ns
+        if is_due:
             self._due_ns = now + PERIOD_NS
             self._run_due_tasks(now)
-            self._separate_waits(recorder.ring.count >= COSTS_AFTER)
-        elif self._separates_waits:
-            self._separate_waits(False)
         wait = min(MOST_STEPS, max(1, int(PERIOD_NS / self._step_ns)))
         if recorder.arrivals is not None:
             wait = min(wait, self._sample(recorder.arrivals, index))
+        if self._kept is not None and self._follow_memory(self._kept, now):
+            wait = 1
+            if self._kept.is_sampling:  # its lists of blocks would be in the others' times
+                self._separate_waits(False)
+                return wait
+        self._separate_waits(is_due and recorder.ring.count >= COSTS_AFTER)
         if self._separates_waits:
             wait = 1
         return wait if clock is None else min(wait, self._time_steps(clock))
+
+    def _follow_memory(self, kept: KeptMemory, now: int) -> bool:
+        """Begin, go on with or end a sample of what a step keeps allocated; returns whether it is under way."""
+        is_followed = kept.after_step(now, may_begin=not self._is_sampling)
+        self._recorder.watch_memory(kept if kept.is_sampling else None)
+        return is_followed
 
     def _separate_waits(self, is_due: bool) -> None:
         """Begin to sample the next step's waits for a CPU, or end the sample."""
@@ -167,8 +179,11 @@ class PeriodicTasks:
             recorder.gpu_metrics.collect(recorder.metrics, recorder.logged.add)
         if now >= self._memory_at_ns:
             self._memory_at_ns = now + torch_allocator.EVERY_NS
-            recorder.memory = torch_allocator.read(self._cuda)
+            recorder.memory = reading = torch_allocator.read(self._cuda)
             recorder.memory_version += 1
+            if self._kept is not None and reading is not None:
+                self._kept.add_reading(reading.allocated_bytes)
+                recorder.memory = reading._replace(kept_bytes=self._kept.kept_bytes())
 
     def _find_replica(self) -> None:
         """Find what is trained together with other ranks, and sample from now on when this one reaches them."""
@@ -206,3 +221,4 @@ class PeriodicTasks:
         recorder.gpu_metrics = GpuMetrics(cuda)
         if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be separated
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
+            self._kept = KeptMemory(cuda)

@@ -30,6 +30,7 @@ from llmtop.naming import variable_names
 if TYPE_CHECKING:
     from llmtop.instrument.arrival.sampler import Sampler
     from llmtop.instrument.gpu.clock import GpuClock
+    from llmtop.instrument.gpu.kept_memory import KeptMemory
     from llmtop.instrument.gpu.logged_tensors import GpuMetrics
     from llmtop.instrument.pytorch.allocator import Reading
     from llmtop.instrument.record.cpu_waits import CpuWaits
@@ -278,6 +279,11 @@ class State(OpenPhases):
         self._watch.waits = self.cpu_waits if sampled else None
         self._rewatch()
 
+    def watch_memory(self, observer: KeptMemory | None) -> None:
+        """Set the observer of the allocations of the step that begins now; None: no observer."""
+        self._watch.memory = observer
+        self._rewatch()
+
     def _rewatch(self) -> None:
         self.watch = self._watch if self._watch.is_needed else None
 
@@ -367,7 +373,7 @@ class State(OpenPhases):
                 raise
             registry.run_after_failure(self)
             self.run_periodic = self.boundary_hook = self.op_ranges = None
-            self._watch.clock = self._watch.arrival = self._watch.waits = None
+            self._watch.clock = self._watch.arrival = self._watch.waits = self._watch.memory = None
             self._rewatch()
             if self.arrivals is not None:
                 self.arrivals.give_up()

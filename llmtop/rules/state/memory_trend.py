@@ -22,7 +22,7 @@ _SAMPLES: Final = 3
 
 
 class MemoryRise(NamedTuple):
-    """How far the least memory in use has risen, where it has risen all the time."""
+    """How far the least memory has risen, where it has risen all the time."""
 
     first_bytes: int
     last_bytes: int
@@ -106,10 +106,11 @@ class _Floors:
 class MemoryTrend:
     """torch's allocator in one process over time."""
 
-    __slots__ = ("_floors", "_known", "allocator_failed_at", "failures")
+    __slots__ = ("_floors", "_known", "_unused", "allocator_failed_at", "failures")
 
     def __init__(self) -> None:
         self._floors = [_Floors(steps, seconds) for steps, seconds in (BRIEF_LEAK, FAST_LEAK, SLOW_LEAK)]
+        self._unused = [_Floors(steps, seconds) for steps, seconds in (FAST_LEAK, SLOW_LEAK)]
         self._known: int | None = None
         self.failures = 0
         """Allocations that did not fit at the first try, while it was watched."""
@@ -125,10 +126,20 @@ class MemoryTrend:
                 self.failures += failed - before
                 self.allocator_failed_at = now
             self._known = failed
-        if rank.memory_allocated_bytes is not None and rank.step is not None and rank.step > rank.warmup_steps:
-            for floors in self._floors:
-                floors.add(now, rank.step, rank.memory_allocated_bytes)
+        allocated, reserved = rank.memory_allocated_bytes, rank.memory_reserved_bytes
+        if allocated is None or rank.step is None or rank.step <= rank.warmup_steps:
+            return
+        for floors in self._floors:
+            floors.add(now, rank.step, allocated)
+        if reserved is not None and rank.memory_peak_bytes is not None:
+            for floors in self._unused:
+                floors.add(now, rank.step, reserved - max(allocated, rank.memory_peak_bytes))
 
     def growths(self) -> Iterator[MemoryRise]:
         """Return the rises of the floor that were steady, the briefest first."""
         return (growth for floors in self._floors if (growth := floors.growth()) is not None)
+
+    def unused_growths(self) -> Iterator[MemoryRise]:
+        """Return the steady rises of the memory that the allocator has taken from the driver beyond the most that
+        tensors have used at once: fragmentation."""
+        return (growth for floors in self._unused if (growth := floors.growth()) is not None)
