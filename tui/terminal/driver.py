@@ -53,6 +53,7 @@ class TerminalDriver(textual_private.HookedDriver):
         """
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         textual_private.set_initial_size(self)
+        textual_private.guard_output(self)
         self._showing = False
         self._stopping = False
         self._setting_anew = False

@@ -7,7 +7,9 @@ and its exit status is its own. The monitor's only other lasting child is the on
 
 A fault (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) is reported by Python's faulthandler, into the same socket. That
 one holds a few hundred bytes, so that the dying process waits in its write until the guardian has put the terminal
-back: a parent that waits for the monitor finds the terminal as it was. After SIGKILL (the kernel's for lack of
+back: a parent that waits for the monitor finds the terminal as it was. Its other threads live on until then, and the
+one that writes frames would draw over the shell: the guardian sends a byte first, and `GuardedOutput` then writes no
+more. After SIGKILL (the kernel's for lack of
 memory, too) the guardian is a moment later than the shell, and then leaves settings alone that the shell has made
 its own.
 """
@@ -15,12 +17,13 @@ its own.
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import os
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _SCRIPT = Path(__file__).with_name("guardian.sh")
 _END = b"end\n"
@@ -84,10 +87,42 @@ class Guardian:
             self._socket.send(_END, socket.MSG_DONTWAIT)
         self._socket.close()
 
+    def is_giving_back(self) -> bool:
+        """Return True once the guardian has heard of a fault of this process."""
+        with contextlib.suppress(OSError):  # usually BlockingIOError: nothing has come
+            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        return False
+
     def leave_to_parent(self) -> None:
         """Called in a forked child, whose crash or life must not be taken for the screen's."""
         faulthandler.disable()
         self._socket.close()
+
+
+class GuardedOutput:
+    """The file of the terminal for the thread that writes frames, until a fault."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def fileno(self) -> int:
+        """Return the descriptor of the terminal."""
+        return self._file.fileno()
+
+    def write(self, text: str) -> int:
+        """Write; raises OSError where the guardian gives the terminal back, as for a terminal that is gone."""
+        _check_terminal()
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        """Write what is buffered; raises as `write`."""
+        _check_terminal()
+        self._file.flush()
+
+
+def _check_terminal() -> None:
+    if _present is not None and _present.is_giving_back():
+        raise OSError(errno.EIO, "the terminal is given back after a fault")
 
 
 def _in_forked_child() -> None:

@@ -2,7 +2,7 @@
 # Waits for the end of the screen, and puts the terminal back if the screen could not (tui/terminal/guardian.py).
 #
 # stdin: a socket from the screen. It says "end" when the terminal has been given back; a traceback, which blocks
-# until it is read here, when the screen dies of a fault; nothing, when it was killed.
+# until it is read here, when the screen dies of a fault; nothing, when it was killed. After a fault it gets one byte.
 # stdout: the terminal that it reads from, stderr: that it writes to.
 # $1: how the screen sets the terminal, $2: how it was before, $3: what to send to it, $4: the log, or nothing.
 
@@ -12,6 +12,9 @@ IFS= read -r said
 log=$4
 sentence=
 if [ -n "$said" ]; then
+    # The dying process has threads that still draw: they stop at this byte (GuardedOutput).
+    trap '' PIPE
+    printf . >&0 2>&-
     umask 077
     [ -n "$log" ] && true 2>&- >>"$log" || log=
     sentence="llmtop: the screen died of a fault (${said#Fatal Python error: })"
@@ -31,7 +34,7 @@ exec 3<&1
 if [ ! -c /dev/null ]; then
     # Shells open it for what they start beside them.
     give_back "$@"
-    [ -z "$said" ] || [ -z "$log" ] || { printf '%s\n' "$said"; cat; } >>"$log"
+    [ -z "$said" ] || [ -z "$log" ] || { printf '%s\n' "$said"; cat 2>&-; } >>"$log"
     exit
 fi
 give_back "$@" </dev/null &
@@ -50,5 +53,5 @@ if [ -n "$said" ]; then
     limit=$!
     wait $giving
     kill $limit 2>/dev/null
-    { printf '%s\n' "$said"; cat; } >>"${log:-/dev/null}"
+    { printf '%s\n' "$said"; cat 2>&-; } >>"${log:-/dev/null}"
 fi

@@ -22,6 +22,8 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui.terminal.guardian import GuardedOutput
+
 __all__ = ["CompositorUpdate", "XTermParser"]
 """`CompositorUpdate` is the base of what `App._display` accepts: the canvas sends lines of its own. `XTermParser`
 makes messages of bytes; its public user, the driver, ends at bytes that it cannot parse. Both hold since 8.2.5."""
@@ -211,6 +213,12 @@ def driver_loop(driver: Driver) -> asyncio.AbstractEventLoop:
 def is_writing(driver: LinuxDriver) -> bool:
     """Return True while the driver has the terminal. `LinuxDriver._writer_thread` holds since 8.2.5."""
     return driver._writer_thread is not None
+
+
+def guard_output(driver: LinuxDriver) -> None:
+    """Have the thread that writes stop at a fault of another one. `LinuxDriver._file` holds since 8.2.5."""
+    if driver._file is not None:  # else there is no terminal
+        driver._file = GuardedOutput(driver._file)  # type: ignore[assignment]  # all that is called of it
 
 
 def stop_writing(driver: LinuxDriver) -> None:

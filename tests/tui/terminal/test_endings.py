@@ -143,6 +143,34 @@ def test_a_real_fault_in_a_librarys_thread_does_the_same(tmp_path: Path) -> None
         assert_given_back(terminal)
 
 
+def test_no_frame_follows_the_sentence_after_a_fault_of_a_library(tmp_path: Path) -> None:
+    """The other threads draw on until the process is dead, which takes a second here."""
+    slow = tmp_path / "bin" / "cat"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsleep 1\nexec {shutil.which("cat")} "$@"\n')
+    slow.chmod(0o755)
+    program = tmp_path / "faulty.py"
+    program.write_text(
+        "import ctypes, os, sys, threading, time\n"
+        "from tests.support import screen\n"
+        "def crash():\n"
+        "    while not os.path.exists(sys.argv[0] + '.now'):\n"
+        "        time.sleep(0.01)\n"
+        "    ctypes.CDLL(None).strlen(None)  # without the GIL\n"
+        "threading.Thread(target=crash, daemon=True).start()\n"
+        "sys.argv[1:] = ['--gpus', '1', '--interval', '0.05']\n"
+        "sys.exit(screen.main())\n"
+    )
+    with Terminal(
+        [sys.executable, str(program)], (200, 50), PATH=f"{slow.parent}:{os.environ['PATH']}"
+    ) as terminal:
+        terminal.shows("tokens/s", 60)
+        Path(f"{program}.now").touch()
+        assert terminal.ends(60) == -signal.SIGSEGV
+        terminal.shows("llmtop: the screen died of a fault", 60)
+        assert b"\x1b" not in terminal.raw.partition(b"died of a fault")[2]
+
+
 def test_sigkill_gives_the_terminal_back_and_leaves_nobody_behind() -> None:
     with Terminal(SCREEN) as terminal:
         terminal.shows("tokens/s")

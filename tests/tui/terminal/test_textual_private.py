@@ -189,7 +189,7 @@ async def test_the_parts_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "self._driver._size" in inspect.getsource(App)
     assert not textual_private.is_writing(driver)
     source = inspect.getsource(LinuxDriver)
-    assert "self._writer_thread = WriterThread(" in source
+    assert "self._writer_thread = WriterThread(self._file)" in source
     assert "self._key_thread = Thread(" in source
     textual_private.stop_writing(driver)
     textual_private.join_key_thread(driver, 1.0)
