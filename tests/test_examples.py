@@ -12,7 +12,7 @@ from tests.support.processes import REPOSITORY, environment
 
 def example(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(REPOSITORY / "examples" / name), *arguments]
-    without = environment(CUDA_VISIBLE_DEVICES="")
+    without = environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")  # a second thread waits for a core
     return subprocess.run(command, env=without, capture_output=True, text=True, timeout=200, check=False)
 
 
