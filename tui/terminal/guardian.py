@@ -7,11 +7,10 @@ and its exit status is its own. The monitor's only other lasting child is the on
 
 A fault (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) is reported by Python's faulthandler, into the same socket. That
 one holds a few hundred bytes, so that the dying process waits in its write until the guardian has put the terminal
-back: a parent that waits for the monitor finds the terminal as it was. Its other threads live on until then, and the
-one that writes frames would draw over the shell: the guardian sends a byte first, and `GuardedOutput` then writes no
-more. After SIGKILL (the kernel's for lack of
-memory, too) the guardian is a moment later than the shell, and then leaves settings alone that the shell has made
-its own.
+back: a parent that waits for the monitor finds the terminal as it was. Its other threads live on until then, and
+the one that writes frames would draw over the shell: the guardian sends a byte first, and `GuardedOutput` then
+writes no more. After SIGKILL (the kernel's for lack of memory, too) the guardian is a moment later than the shell,
+and then leaves settings alone that the shell has made its own.
 """
 
 from __future__ import annotations
