@@ -60,7 +60,7 @@ CHECKS: Final = (
     Check("monitor", 120, ("llmtop/rules", "collectors/hub.py", "collectors/gpu_busy.py")),
     Check("gpu_clock", 330, ("llmtop/instrument/gpu", "llmtop/instrument/record")),
     Check("health", 150, ("llmtop/instrument/auto/training/learning_signs.py", "llmtop/instrument/gpu")),
-    Check("kept_memory", 60, ("llmtop/instrument/gpu/kept_memory.py", "llmtop/rules/memory.py")),
+    Check("kept_memory", 130, ("llmtop/instrument/gpu/kept_memory.py", "llmtop/rules/memory.py")),
     Check("hang", 120, ("llmtop/rules/collective_hang.py", "collectors/nccl_ras"), gpus=2),
     Check("ranks", 420, ("llmtop/rules/straggler.py", "llmtop/instrument/arrival"), ("--out", "{out}"), gpus=2),
     Check("postmortem", 230, ("llmtop/postmortem",), gpus=2),
