@@ -128,6 +128,18 @@ def test_a_gradient_norm_that_jumps_is_found() -> None:
     assert found["grad_norm_jump"].evidence["step"] == AT
 
 
+@pytest.mark.parametrize(("floor", "reported"), [(1e-7, set()), (0.0, set()), (0.3, {"grad_norm_jump"})])
+def test_the_norm_of_a_batch_learned_by_heart_is_not_judged(floor: float, reported: set[str]) -> None:
+    one = curves(1)
+    # As Adam on one batch with MSE: loss and norm fall by orders of magnitude, and then the norm alone jumps.
+    one["loss"] = [3.0 * math.exp(-step / 20) + floor * (1 + step % 7 / 100) for step in range(STEPS)]
+    one["grad_norm"] = [
+        2.0 * math.exp(-min(step, 200) / 20) * (norm or 0.0) for step, norm in enumerate(one["grad_norm"])
+    ]
+    one["grad_norm"] = changed(one["grad_norm"], lambda since, usual: 0.05 if since < 3 else usual)
+    assert set(told(one)) - {"loss_flat"} == reported
+
+
 def test_a_restart_of_the_learning_rate_is_no_spike_and_neither_is_a_warm_up() -> None:
     rate: list[float | None] = [
         1e-3 * min((step + 1) / 200, 1.0) * (1 - step % AT / STEPS) for step in range(STEPS)

@@ -121,7 +121,7 @@ class MetricCurve:
         """The last one."""
         self._judge_from = 0
         self._first: float | None = None
-        """Logarithm of the first values."""
+        """Median of the first values, scaled as the values are now."""
         self.restart(0)
 
     def restart(self, judge_from: int) -> None:
@@ -148,6 +148,15 @@ class MetricCurve:
         middle, off = self._expected_value(), BACK_SIGMAS * self._range.spread
         return self._unscale(middle - off), self._unscale(middle + off)
 
+    def is_near_zero(self) -> bool:
+        """Return True if the usual value is less than `LEAST_RISE` of the first values."""
+        if self._range is None or self._first is None:
+            return False
+        expected = self._expected_value()
+        if self._in_logs:
+            return expected - self._first < math.log(LEAST_RISE)
+        return abs(expected) < LEAST_RISE * abs(self._first)
+
     def add(self, step: int, value: float, *, is_lr_known: bool) -> bool:
         """Take the finite value of a step.
 
@@ -164,6 +173,7 @@ class MetricCurve:
             values = [math.exp(one) for one in self._window]
             self.restart(judge_from)
             self._in_logs = False
+            self._first = None if self._first is None else math.exp(self._first)
             for one in values:
                 self._take_usual(one)
         scaled = math.log(value) if self._in_logs else value

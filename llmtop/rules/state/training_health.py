@@ -253,9 +253,20 @@ class TrainingHealth:
             self._add_loss(now, step, name, value)
         if curve.add(step, value, is_lr_known=self._rate.is_known) and curve.excursion is not None:
             found = curve.excursion
+            if kind == "grad_norm" and self._has_learned_all():
+                return
             usual = found.usual_low, found.usual_high
             alert_id = "loss_spike" if kind == "loss" else "grad_norm_jump"
             self.events[alert_id] = HealthEvent(name, found.step, found.value, now, usual, found)
+
+    def _has_learned_all(self) -> bool:
+        """Return True if all losses are near 0, as where one batch is learned by heart.
+
+        The gradient is then what rounding and the optimizer's noise leave: its norm moves by large factors far
+        below its earlier level. If a step does harm there, the loss rises and is a spike.
+        """
+        losses = [curve for name, curve in self._curves.items() if self._kind(name) == "loss"]
+        return bool(losses) and all(curve.is_near_zero() for curve in losses)
 
     def _restart_curves(self, step: int) -> None:
         """The learning rate rises: what follows from it is no event, nor is what began just before it was
