@@ -87,7 +87,7 @@ class Guardian:
         self._socket.close()
 
     def is_giving_back(self) -> bool:
-        """Return True once the guardian has heard of a fault of this process."""
+        """Return True once the guardian has read that this process had a fault."""
         with contextlib.suppress(OSError):  # usually BlockingIOError: nothing has come
             return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         return False

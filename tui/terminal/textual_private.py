@@ -216,7 +216,7 @@ def is_writing(driver: LinuxDriver) -> bool:
 
 
 def guard_output(driver: LinuxDriver) -> None:
-    """Have the thread that writes stop at a fault of another one. `LinuxDriver._file` holds since 8.2.5."""
+    """Stop the thread that writes at a fault of another thread. `LinuxDriver._file` holds since 8.2.5."""
     if driver._file is not None:  # else there is no terminal
         driver._file = GuardedOutput(driver._file)  # type: ignore[assignment]  # all that is called of it
 
