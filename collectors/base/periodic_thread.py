@@ -32,6 +32,7 @@ class PeriodicThread:
         *,
         offset: float = 0.0,
         at_end: Callable[[], None] | None = None,
+        warms_up: bool = True,
     ) -> None:
         """Prepare the thread; `start()` runs it.
 
@@ -41,7 +42,9 @@ class PeriodicThread:
             seconds: between rounds, which run at multiples of it on the monotonic clock.
             offset: seconds by which the rounds come after these multiples; negative: before.
             at_end: called in the thread after its last round.
+            warms_up: whether the first rounds come at a pace of their own; False: one at once, then as the pace is.
         """
+        self._warms_up = self._is_cold = warms_up
         self._name, self._work, self._offset, self._at_end = name, work, offset, at_end
         self._seconds = seconds
         self._wake = InterruptibleSleep()
@@ -55,6 +58,7 @@ class PeriodicThread:
         if self.is_alive:
             return
         self._stopping = False
+        self._is_cold = self._warms_up
         self._wake.clear()
         self._thread = threading.Thread(target=self._run, name=f"llmtop-{self._name}", daemon=True)
         self._thread.start()
@@ -68,6 +72,11 @@ class PeriodicThread:
         """
         self._seconds = seconds
         self._offset = self._offset if offset is None else offset
+        self._wake.set()
+
+    def warm_up(self) -> None:
+        """Do the next rounds as after the start: one now, and the next ones soon."""
+        self._is_cold = True
         self._wake.set()
 
     def stop(self) -> None:
@@ -94,14 +103,18 @@ class PeriodicThread:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
-        warm_until = time.monotonic() + WARM_SECONDS
-        self._round(self._work)
-        self._wait_until(time.monotonic() + min(EARLY_SECONDS, self._seconds))
+        warm_until = 0.0
         while not self._stopping:
+            is_first, self._is_cold = self._is_cold, False
+            if is_first:
+                warm_until = time.monotonic() + WARM_SECONDS
             self._round(self._work)
             now = time.monotonic()
             soon, tick = now + WARM_PACE_SECONDS, self._tick_after(now)
-            self._wait_until(soon if soon < min(warm_until, tick) else None)
+            if is_first:
+                self._wait_until(now + min(EARLY_SECONDS, self._seconds))
+            else:
+                self._wait_until(soon if soon < min(warm_until, tick) else None)
         if self._at_end is not None:
             self._round(self._at_end)
 
@@ -113,8 +126,8 @@ class PeriodicThread:
             self.fault = f"a fault in llmtop itself ({self._name}: {error!r})"
 
     def _wait_until(self, due: float | None) -> None:
-        """Sleep until `due`, or the next multiple of the pace as it is then; ends early on stop()."""
-        while not self._stopping:
+        """Sleep until `due`, or the next multiple of the pace as it is then; ends early on stop() and warm_up()."""
+        while not (self._stopping or self._is_cold):
             now = time.monotonic()
             target = self._tick_after(now) if due is None else due
             if not self._wake.wait(target - now):

@@ -1,4 +1,4 @@
-"""One GPU, sampled in threads of its own, so that a GPU that hangs delays no other."""
+"""One GPU, sampled in rounds over all GPUs; one that hangs keeps the thread, and the others get another."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import time
 from contextlib import nullcontext
 
 from collectors.base.periodic_thread import PeriodicThread
+from collectors.base.shared_rounds import RoundMember
 from collectors.gpu.bounds import plausible_values
 from collectors.gpu.first_calls_lock import FirstCallsLock
-from collectors.gpu.poll_times import SETTLE_SECONDS, SLOW_SECONDS, STALE_SECONDS
-from collectors.gpu.slow_poll_schedule import separate_offset, slow_offset
+from collectors.gpu.poll_times import SETTLE_SECONDS, STALE_SECONDS
+from collectors.gpu.slow_poll_schedule import separate_offset
 from collectors.nvml.calls import Caller, error_text, is_lost, is_unspecific
 from collectors.nvml.faults import XidEvents, memory_faults
 from collectors.nvml.fields import (
@@ -25,6 +26,7 @@ from collectors.nvml.fields import (
 )
 from collectors.nvml.gpm import APART_SECONDS, Gpm, supported
 from collectors.nvml.mig import Instance, find_instances
+from collectors.nvml.rounds import slow_pace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from collectors.gpu.bounds import ImplausibleValues, Values
+    from collectors.nvml.rounds import GpuRounds
 
 GPM_PATIENCE = 3
 """Rounds without PCIe rates from GPM after which NVML's own are asked for."""
@@ -74,7 +77,13 @@ class DeviceSampler:
     """Samples one GPU and its MIG instances from `start()` to `stop()`, which may follow each other again."""
 
     def __init__(
-        self, handle: Any, index: int, uuid: str, interval: float, on_fresh: Callable[[], None] = lambda: None
+        self,
+        handle: Any,
+        index: int,
+        uuid: str,
+        interval: float,
+        rounds: GpuRounds,
+        on_fresh: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare to sample one GPU; no thread runs and no call is made before `start()`.
 
@@ -83,7 +92,8 @@ class DeviceSampler:
             index: NVML's number of the GPU, in PCI bus order; not the CUDA ordinal.
             uuid: of the GPU; key of its row in all snapshots.
             interval: seconds between rounds of cheap values; slow polls follow every `SLOW_SECONDS` at most.
-            on_fresh: called in the sampling thread after each round of cheap values.
+            rounds: what samples all GPUs.
+            on_fresh: called in the sampling thread after each of the first rounds of cheap values.
         """
         self.index, self.uuid = index, uuid
         self._on_fresh = on_fresh
@@ -115,47 +125,43 @@ class DeviceSampler:
         self._slow_rounds_done = 0
         self._first_read: dict[str, float] = {}
         """When the counters of this GPU and its instances were first read, by UUID, in monotonic seconds."""
-        pace, offset = slow_pace(interval), slow_offset(index, interval)
-        self._threads = {
-            "fast": PeriodicThread(f"gpu{index}", self._fast_round, interval, at_end=self._end_fast),
-            "slow": PeriodicThread(
-                f"gpu{index}-slow", self._slow_round, pace, offset=offset, at_end=self._end_slow
-            ),
-            "pcie": PeriodicThread(f"gpu{index}-pcie", self._pcie_round, pace, offset=separate_offset(index)),
-        }
+        self._fast_member = RoundMember(rounds.fast, f"gpu{index}", self._fast_round, self._end_fast)
+        self._slow_member = RoundMember(rounds.slow, f"gpu{index}-slow", self._slow_round, self._end_slow)
+        self._pcie_thread = PeriodicThread(
+            f"gpu{index}-pcie", self._pcie_round, slow_pace(interval), offset=separate_offset(index)
+        )
+        self._parts = (self._fast_member, self._slow_member, self._pcie_thread)
 
     # ---- for the thread that owns this GPU's place in the list ----
 
     def start(self) -> None:
-        """Start the threads that sample; they go on until `stop()`."""
-        self._threads["fast"].start()
-        self._threads["slow"].start()
+        """Take part in the rounds; it goes on until `stop()`."""
+        self._fast_member.start()
+        self._slow_member.start()
 
     def stop(self) -> None:
-        """Ask the threads to end; returns at once."""
-        for thread in self._threads.values():
-            thread.stop()
+        """Take part in no further round; returns at once."""
+        for part in self._parts:
+            part.stop()
 
     def join(self, deadline: float) -> bool:
-        """Wait until a monotonic time for the threads to end; returns whether all did."""
-        self._threads["fast"].join(deadline - time.monotonic())
-        self.stop()  # again: the fast thread may have started the PCIe thread in its last round
-        return all(thread.join(deadline - time.monotonic()) for thread in self._threads.values())
+        """Wait until a monotonic time for the rounds in hand to end; returns whether all did."""
+        self._fast_member.join(deadline - time.monotonic())
+        self.stop()  # again: the last fast round may have started the PCIe thread
+        return all(part.join(deadline - time.monotonic()) for part in self._parts)
 
     def move(self, handle: Any, index: int) -> None:
         """The driver now knows this GPU by this handle and index."""
         self._handle, self.index, self.listed = handle, index, True
 
     def set_interval(self, seconds: float) -> None:
-        """Change the poll interval; those of the slow polls follow where they must.
+        """Take note of the interval of the rounds of cheap values.
 
         Args:
-            seconds: between rounds of cheap values.
+            seconds: between these rounds. NVML's PCIe call follows where it must.
         """
         self._interval = seconds
-        self._threads["fast"].set_seconds(seconds)
-        self._threads["slow"].set_seconds(slow_pace(seconds), slow_offset(self.index, seconds))
-        self._threads["pcie"].set_seconds(slow_pace(seconds))
+        self._pcie_thread.set_seconds(slow_pace(seconds))
 
     # ---- for any thread ----
 
@@ -202,7 +208,7 @@ class DeviceSampler:
 
     def internal_errors(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
-        return [thread.fault for thread in self._threads.values() if thread.fault is not None]
+        return [part.fault for part in self._parts if part.fault is not None]
 
     def rows(self) -> list[Values]:
         """This GPU as known now, and its MIG instances after it: fields of `llmtop.model.snapshot.Gpu`."""
@@ -278,13 +284,14 @@ class DeviceSampler:
         texts += self._events.texts()
         return "; ".join(text for text in texts if text) or None
 
-    # ---- the fast thread ----
+    # ---- rounds of cheap values ----
 
     def _fast_round(self) -> None:
         self._fast_rounds += 1
         with _first_calls_lock.hold() if self._fast_rounds <= FIRST_ROUNDS else nullcontext():
             self._read_fast()
-        self._on_fresh()
+        if self._fast_rounds <= FIRST_ROUNDS:
+            self._on_fresh()
 
     def _read_fast(self) -> None:
         call = self._fast_call
@@ -313,12 +320,12 @@ class DeviceSampler:
             plausible_values(received, implausible).get("pcie_rx_bytes_per_s") is not None
         ):  # the others are judged with the sample
             self._rounds_without_pcie = 0
-            if self._threads["pcie"].is_alive:
-                self._threads["pcie"].stop()
+            if self._pcie_thread.is_alive:
+                self._pcie_thread.stop()
             return {**values, "pcie_source": "gpm"}
         self._rounds_without_pcie += 1
         if self._gpm_supported is False or self._rounds_without_pcie >= GPM_PATIENCE:
-            self._threads["pcie"].start()
+            self._pcie_thread.start()
         return {name: value for name, value in values.items() if not name.startswith("pcie_")}
 
     def _instance_values(self, instance: Instance) -> Values:
@@ -350,7 +357,7 @@ class DeviceSampler:
         self._gpm_supported = None
         self._fast_rounds = 0  # NVML may be started anew
 
-    # ---- the slow threads ----
+    # ---- rounds of slow values ----
 
     def _slow_round(self) -> None:
         self._slow_rounds += 1
@@ -400,15 +407,6 @@ class DeviceSampler:
         self._pcie_call.begin()
         values = pcie_values(self._pcie_call, self._handle)
         self._pcie = _RoundValues(values, {}, self._pcie_call, {})
-
-
-def slow_pace(interval: float) -> float:
-    """Return the seconds between slow polls: `SLOW_SECONDS`, or slightly more to divide a longer interval evenly.
-
-    Never less: at the exporter's 3 s a round in between would double what they cost, for values that are never
-    shown.
-    """
-    return interval / (interval // SLOW_SECONDS) if interval > SLOW_SECONDS else SLOW_SECONDS
 
 
 def _hang(call: Caller) -> str | None:

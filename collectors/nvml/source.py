@@ -1,7 +1,6 @@
 """The GPUs of this machine, through NVML.
 
-One thread enumerates the GPUs and restarts NVML when needed; every GPU is sampled in threads of its own
-(device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process. The
+One thread enumerates the GPUs and restarts NVML when needed; others sample them (rounds.py, device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process. The
 threads end with the process, which has no other work (driver_serve.py).
 """
 
@@ -23,6 +22,7 @@ from collectors.gpu.poll_times import (
 from collectors.nvml.calls import Caller, is_lost, status_text
 from collectors.nvml.device import DeviceSampler
 from collectors.nvml.enumerate import FoundGpus, Lookup
+from collectors.nvml.rounds import GpuRounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,12 +47,13 @@ class NvmlSource:
     def __init__(self, interval: float = 1.0, on_fresh: Callable[[], None] = lambda: None) -> None:
         """Prepare to sample every `interval` seconds; touches no driver yet.
 
-        `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each enumeration.
+        `on_fresh` is called, from any thread, after each round of cheap values and after each enumeration.
         """
         self._interval = interval
         self._on_fresh = on_fresh
         self._call = Caller()
         self._watch = PeriodicThread("nvml", self._discover_and_notify, DISCOVERY_SECONDS)
+        self._rounds = GpuRounds(interval, on_fresh)
         self._samplers: dict[str, DeviceSampler] = {}
         self._unknown: list[Values] = []
         self._initialised = False
@@ -66,6 +67,7 @@ class NvmlSource:
         """Begin to search for the driver and its GPUs; what is missing becomes a note."""
         self._started_at = time.monotonic()
         self._watch.start()
+        self._rounds.start()
 
     def set_interval(self, seconds: float) -> None:
         """Change the poll interval of all GPUs.
@@ -74,6 +76,7 @@ class NvmlSource:
             seconds: between rounds of cheap values; slow polls keep at least `SLOW_SECONDS`.
         """
         self._interval = seconds
+        self._rounds.set_interval(seconds)
         for sampler in self._samplers.copy().values():
             sampler.set_interval(seconds)
 
@@ -169,12 +172,13 @@ class NvmlSource:
             {"index": index, "uuid": f"unknown-{index}", "name": "GPU", "error": silent[index]}
             for index in sorted(strangers)
         ]
+        self._rounds.set_count(len(self._samplers))
         self._looked = True
 
     def _place(self, found: FoundGpus, index: int) -> None:
         sampler = self._samplers.get(found.uuid)
         if sampler is None:
-            sampler = DeviceSampler(found.handle, index, found.uuid, self._interval, self._on_fresh)
+            sampler = DeviceSampler(found.handle, index, found.uuid, self._interval, self._rounds, self._on_fresh)
             self._samplers = {**self._samplers, found.uuid: sampler}
         else:
             sampler.move(found.handle, index)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import collectors.nvml.device
+import collectors.nvml.rounds
 import collectors.nvml.faults
 import collectors.nvml.source
 from collectors.nvml.calls import ABSENT, LOST, is_unspecific, status_text
@@ -96,7 +97,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectors.nvml.source, "DISCOVERY_SECONDS", 0.2)
     monkeypatch.setattr(collectors.nvml.source, "RESTART_SECONDS", 0.3)
     monkeypatch.setattr(collectors.nvml.source, "RESTART_SECONDS_BESIDE_HEALTHY", 0.3)
-    monkeypatch.setattr(collectors.nvml.device, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(collectors.nvml.rounds, "SLOW_SECONDS", 0.3)
     monkeypatch.setattr(collectors.nvml.device, "STALE_SECONDS", 0.5)
 
 

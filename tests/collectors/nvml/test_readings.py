@@ -8,7 +8,7 @@ import pytest
 
 from collectors.base.source import GpuReading
 from collectors.gpu.slow_poll_schedule import slow_offset
-from collectors.nvml.device import slow_pace
+from collectors.nvml.rounds import slow_pace
 from llmtop.hardware import clock_events
 from llmtop.model.snapshot import Gpu
 from tests.support.nvml_source import OwnSource
