@@ -35,7 +35,7 @@ FIRST_SECONDS = 1.0
 SAMPLING_DELAY_SECONDS = 0.2
 """Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that
 what they put together is of that instant and not of one interval before."""
-TIDY_SECONDS = 30.0
+TIDY_SECONDS = 120.0
 """How often the heap is tidied; it takes some ms."""
 PATIENCE_SECONDS = 0.8
 """And wait for so long after that instant for a source that has not read yet. Nothing shown is a second old."""
@@ -51,6 +51,8 @@ class Sources(NamedTuple):
     rules: Stage
     before_rules: tuple[Stage, ...] = ()
     """Stage that adds to a complete snapshot."""
+    paced_rules: Stage | None = None
+    """The same rules, for a stream of snapshots that may follow each other soon; None: `rules`."""
     keep_runs: KeepRuns | None = None
     """Writes into the runs of trainings what rules and sources found."""
 
@@ -92,7 +94,7 @@ def live_sources(
     from llmtop.rules.engine import Rules
 
     of_user = () if all_users else _of_user(sample_loaders=sample_loaders, on_every_node=on_every_node)
-    gpu = AllGpus(interval)
+    gpu, rules = AllGpus(interval), Rules()
     lookup = GpuLookup(gpu.latest)
     every_ms = UNATTENDED_EVERY_MS if unattended else EVERY_MS
     ranks: RankSource = (
@@ -103,7 +105,8 @@ def live_sources(
         host=HostSource(interval),
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
-        rules=Rules().apply,
+        rules=rules.apply,
+        paced_rules=rules.apply_paced,
         before_rules=(
             GpuBusy(),
             DcgmActivity(),
@@ -244,11 +247,12 @@ class Hub:
         self._wait_for_rates(time.monotonic() + seconds)
         return self.poll(with_earlier=True)
 
-    def poll(self, *, with_earlier: bool = False) -> Snapshot:
+    def poll(self, *, with_earlier: bool = False, is_paced: bool = False) -> Snapshot:
         """Make one snapshot from what the sources have now; starts them if nothing has.
 
         Args:
             with_earlier: whether the rules judge the steps first that trainings made before this monitor started.
+            is_paced: whether every second snapshot may have the alerts of the one before, where they follow soon.
         """
         sources = self._start_sources()
         reading, host = sources.gpu.latest(), sources.host.latest()
@@ -260,7 +264,8 @@ class Hub:
 
             for earlier in earlier_snapshots(snapshot):
                 sources.rules(earlier)
-        return pipeline.run((*sources.before_rules, sources.rules, *kept, *self._stages), snapshot)
+        rules = (is_paced and sources.paced_rules) or sources.rules
+        return pipeline.run((*sources.before_rules, rules, *kept, *self._stages), snapshot)
 
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
@@ -300,7 +305,7 @@ class Hub:
         reduce_cycle_collections()
         due = tidied = time.monotonic()
         while not self._closed:
-            on_snapshot(self.poll())
+            on_snapshot(self.poll(is_paced=True))
             if due - tidied >= TIDY_SECONDS:
                 tidied = due
                 release_free_memory()

@@ -15,7 +15,7 @@ from collectors.base.periodic_thread import PeriodicThread
 from collectors.base.source import GpuUse
 from collectors.machine.containers import has_host_pids
 from collectors.machine.host import STALE_SECONDS
-from collectors.machine.proc_files import Stat, read_stat, read_status
+from collectors.machine.proc_files import Stat, Status, read_stat, read_status
 from llmtop.model.snapshot import Process
 from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system import procfs
@@ -189,6 +189,8 @@ class _TrackedProcess:
         """Monotonic seconds, and what of a CPU it had used by then."""
         self._has_gpu: bool | None = None
         self._io: tuple[float, int, int] | None = None
+        self._status: tuple[float, Status | None] = (-math.inf, None)
+        """`_command`'s time when it was read, and its user and inner pid."""
         self._command: tuple[float, str | None] = (-math.inf, None)
         """Monotonic seconds of when it was read, and the command line."""
 
@@ -209,7 +211,7 @@ class _TrackedProcess:
 
     def _forget(self) -> None:
         self._process = self._started_ticks = self._has_gpu = self._io = self._cpu = None
-        self._command = -math.inf, None
+        self._command = self._status = -math.inf, None
 
     def _uses_gpu(self) -> bool:
         """Return True if this process has an NVIDIA device open, as everything that the driver lists does."""
@@ -223,7 +225,7 @@ class _TrackedProcess:
         Raises:
             psutil.NoSuchProcess: it has ended.
         """
-        status = _value_or_none(lambda: read_status(self._pid))
+        status = self._read_status(stat)
         read, written = self._io_rates()
         return _ProcessInfo(
             user=None if status is None else _encodable(status.user),
@@ -237,6 +239,14 @@ class _TrackedProcess:
             state=stat.state,
             started_at=_value_or_none(process.create_time),
         )
+
+    def _read_status(self, stat: Stat) -> Status | None:
+        """Return its user and inner pid, read anew with its command: a program may change its user."""
+        at, known = self._status
+        if known is None or at != self._command[0] or stat.state == psutil.STATUS_ZOMBIE:
+            known = _value_or_none(lambda: read_status(self._pid))
+            self._status = self._command[0], known
+        return known
 
     def _cpu_pct(self, stat: Stat) -> float | None:
         """Percent of one CPU since the last poll; None at the first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from statistics import fmean, median
+from statistics import median
 from typing import Final
 
 from collectors.trainings.gpu_waits import MOST_MESSAGES
@@ -59,10 +59,15 @@ class OutsideCauses:
         lately = [one for received_at, steps in self._sampled if received_at >= since for one in steps]
         if len(lately) < LEAST_SAMPLED:
             return None
-        queued = fmean([one.queued_ns for one in lately])
+        number = len(lately)
+        queued = sum([one.queued_ns for one in lately]) / number
+        ran = sum([one.ran_inside_ns for one in lately]) / number
+        if queued < LEAST_QUEUED * (queued + ran):  # the usual case, where what else is in the sum changes nothing
+            return None
         # Python's lock is free when the thread that had it gets a CPU: such sleeps are long, and in few steps.
-        outside = fmean([one.ran_outside_ns for one in lately]) + median([one.slept_outside_ns for one in lately])
-        inside = fmean([one.ran_inside_ns for one in lately]) + median([one.slept_inside_ns for one in lately])
+        outside = sum([one.ran_outside_ns for one in lately]) / number
+        outside += median([one.slept_outside_ns for one in lately])
+        inside = ran + median([one.slept_inside_ns for one in lately])
         outside = max(0.0, outside - 1e9 * (overhead_seconds or 0.0))
         if queued < LEAST_QUEUED * (queued + inside + outside) or not inside:
             return None

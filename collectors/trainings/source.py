@@ -6,6 +6,7 @@ its own, because a stopped process accepts nothing and would hold the others up.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -47,6 +48,10 @@ _READS = 8  # from one training in a row, before the others get their turn
 _LATEST_SECONDS = 0.5  # for messages from all, before those that have sent are returned
 _DRAIN_SECONDS = 0.1  # the same for one that sends more than can be taken in
 
+_SETTLED_NS = 1_000_000_000
+"""Time since the last change of a folder after which the next one has another time stamp: those are as coarse as
+the kernel's ticks."""
+_FolderVersion = tuple[int, int, int, int]
 _Opened = tuple[Path, "client.Connection | LlmtopError | client.ConnectionClosed"]
 
 
@@ -92,6 +97,10 @@ class StepsSource:
         self._closed = False
         self._wake = InterruptibleSleep()
         self._scanned = False
+        self._version: _FolderVersion | None = None
+        """Folder as it was when it was listed last; None where it may have changed since then unnoticed."""
+        self._found: list[Path] = []
+        """Sockets that were in it."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -200,6 +209,13 @@ class StepsSource:
         self._scanned = True
 
     def _discover(self) -> list[Path]:
+        version = _folder_version(self._directory)
+        if version is not None and version == self._version:
+            return self._found
+        self._found, self._version = self._list(), version
+        return self._found
+
+    def _list(self) -> list[Path]:
         note = None
         try:
             found = [file.path for file in client.discover(self._directory, self._owner)]
@@ -326,6 +342,17 @@ class StepsSource:
     def _remove_stale(self, path: Path) -> None:
         if self._owner is None:
             client.remove_stale(path)
+
+
+def _folder_version(folder: Path) -> _FolderVersion | None:
+    """Return what changes with the content or the owner of a folder; None if unknown, or just changed."""
+    try:
+        info = os.lstat(folder)
+    except OSError:
+        return None
+    if abs(time.time_ns() - info.st_ctime_ns) < _SETTLED_NS:
+        return None
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _pid_of(path: Path) -> int:

@@ -26,7 +26,7 @@ from llmtop.protocol.socket_dir import memory_snapshot
 from llmtop.system import procfs
 from llmtop.system.wall_clock import TOLERANCE_NS, WallClock
 
-ENGINES_SECONDS = 5.0
+ENGINES_SECONDS = 20.0
 """How often it is asked what can capture a process."""
 _HEARD_WITHIN_SECONDS = 2.0
 """A step is received within this time. A stamp further from its arrival is by a wall clock that was set since."""

@@ -34,6 +34,8 @@ from llmtop.rules.state.windows import Hold
 BACKWARD_SECONDS: Final = 1.0
 """A time that is earlier by less is taken for the same instant; by more, for a seek in a recording. By less than
 that a wall clock that is set moves no stamps either."""
+PACE_SECONDS: Final = 0.75
+"""Pause between snapshots below which `Rules.apply_paced` evaluates the rules for every second one."""
 GAP_SECONDS: Final = 60.0
 """Length of a hole (a suspended machine, a seek forward) after which earlier values prove nothing."""
 
@@ -106,20 +108,40 @@ class Rules:
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with `alerts`: what holds at its time, the worst first, then the oldest."""
+        return self._with_alerts(snapshot, self._take(snapshot))
+
+    def apply_paced(self, snapshot: Snapshot) -> Snapshot:
+        """Do the same for a stream; where snapshots follow each other within `PACE_SECONDS`, every second one has
+        the alerts of the one before."""
+        now = self._take(snapshot)
+        if self._is_evaluated and self._interval < PACE_SECONDS:
+            self._is_evaluated = False
+            return replace(snapshot, alerts=self._alerts)
+        return self._with_alerts(snapshot, now)
+
+    def _take(self, snapshot: Snapshot) -> float:
+        """Take in what a snapshot has of each subject; returns the time to judge by."""
         now = self._advance(snapshot)
         self._take_gpus(snapshot, now)
         self._take_ranks(snapshot, now)
         self._take_communicators(snapshot, now)
         self._take_links(snapshot, now)
+        return now
+
+    def _with_alerts(self, snapshot: Snapshot, now: float) -> Snapshot:
         alerts = [
             _alert(evaluation, alert_text, self._clock_shift)
             for evaluation, alert_text in self._describe_raised(self._evaluate_rules(now))
             if evaluation.id not in self._off
         ]
         alerts.sort(key=lambda alert: (-severity_rank(alert.severity), alert.since, alert.id, alert.gpu or ""))
-        return replace(snapshot, alerts=tuple(alerts))
+        self._is_evaluated, self._alerts = True, tuple(alerts)
+        return replace(snapshot, alerts=self._alerts)
 
     def _reset(self) -> None:
+        self._is_evaluated = False
+        """True if the rules were evaluated for the last snapshot; the result is in `_alerts`."""
+        self._alerts: tuple[Alert, ...] = ()
         self._last: float | None = None
         self._clock = MonotonicTime()
         self._clock_shift = 0.0
@@ -156,7 +178,9 @@ class Rules:
             if gpu.uuid in present:
                 continue  # listed twice: the first counts
             state = self._gpus.get(gpu.uuid) or GpuState(gpu, now)
+            waits = state.is_updated and not self._is_evaluated
             state.update(gpu, now)
+            state.is_updated = state.is_updated or waits
             present[gpu.uuid] = state
         self._gpus = present
 

@@ -114,7 +114,7 @@ def _is_outside(state: RankState, is_raised: bool) -> bool:
     if work is not None:  # it waits for a CPU
         share, least = min(share, work), NO_CAUSE_TIMES * least
     share -= _rare_pct(state)
-    if share < max(least, host_share_pct(state.steps, ("input",))):
+    if share < least or share < host_share_pct(state.steps, ("input",)):
         return False  # the larger of both shares is reported, as INPUT-BOUND
     if not (is_raised or work is not None or _is_more_than_noise(state, share)):
         return False

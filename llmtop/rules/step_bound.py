@@ -93,7 +93,7 @@ def _is_input_bound(state: RankState, is_raised: bool) -> bool:
     if not steps or is_copying(state, is_raised):
         return False  # a copy that the loop counts as loading is h2d_bound
     # One slow batch is the start of an epoch; two within two seconds are a loader that cannot keep up.
-    if sum(_waiting_flags(steps, pct, by_gpu=False)) < 2 or host_share_pct(steps, ("input",)) < pct:
+    if host_share_pct(steps, ("input",)) < pct or sum(_waiting_flags(steps, pct, by_gpu=False)) < 2:
         return False
     if is_kept_busy(state, pct / 2) or is_launching_dominant(state, steps, idle):
         return False  # what the training's stream waits for, another does; or it waits for other things, mostly

@@ -134,7 +134,7 @@ def _title_row(words: str, rewound: bool, width: int, theme: CellTheme) -> Row:
 
 def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
     """Return the lines in display order, each with its number of rows."""
-    lines = _lines(view)
+    lines = _lines(view, room)
     lanes = min(max(len(_spans(view)), 1), _MAX_ALERT_ROWS)
     first = sum(line.core for line in lines)  # the rows above the table say what holds, these are nowhere else
     heights = {"alerts": min(lanes, 1 if room < 7 else 2)} if room > max(first, 1) else {}
@@ -166,8 +166,8 @@ def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
     return plan + [(what, heights[what]) for what in ("alerts", "captures") if what in heights]
 
 
-def _lines(view: View) -> list[_Line]:
-    """Return every figure that has a history here, the most useful first."""
+def _lines(view: View, most: int) -> list[_Line]:
+    """Return every figure that has a history here, the most useful first; `most` of them at least."""
     snapshot, rank = view.snapshot, view.rank()
     if snapshot is None:
         return []
@@ -213,7 +213,8 @@ def _lines(view: View) -> list[_Line]:
         ]
     if gpu is not None:
         lines += _gpu_lines(view, gpu)
-    lines += _other_gpus(view, gpu)
+    if len(lines) < most:
+        lines += _other_gpus(view, gpu)
     for label, key, rate in (
         ("disk r", "disk_read", host.disk_read_bytes_per_s),
         ("disk w", "disk_write", host.disk_write_bytes_per_s),

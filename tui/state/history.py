@@ -10,7 +10,6 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
-from statistics import median
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -65,6 +64,9 @@ _IDLE_SECONDS = 600.0
 _MOST_CACHED = 160
 _CLIPPED_FROM = 0.9
 """Share of the cells that an axis from 0 shows whole; higher ones are clipped where they lie far above these."""
+CHART_SECONDS = 0.75
+"""Charts take in what is newer together: the finest buckets are of a second. Below a snapshot a second, for its
+jitter."""
 REFRESH_SECONDS = 2.0
 """A row whose newest cell goes on is drawn anew no oftener."""
 NAN = math.nan
@@ -132,6 +134,8 @@ class History:
         """Unix time of the oldest that is known."""
         self.newest: float | None = None
         """Unix time of the newest snapshot."""
+        self._drawn_until: float | None = None
+        """The same, of the newest that charts end at."""
         self.alerts: deque[AlertSpan] = deque(maxlen=MOST_ALERTS)
         self.phases: dict[_Key, PhaseHistory] = {}
         self._long_phases: dict[_Key, PhaseHistory] = {}
@@ -156,10 +160,10 @@ class History:
 
     @property
     def end(self) -> float:
-        """Unix time at which every chart ends."""
+        """Unix time at which every chart ends: the instant shown, or less than `CHART_SECONDS` before the newest."""
         if self.instant is not None:
             return self.instant
-        return 0.0 if self.newest is None else self.newest
+        return self._drawn_until or 0.0
 
     @property
     def span(self) -> float | None:
@@ -181,13 +185,13 @@ class History:
     def _filled_span(self, usual: float) -> float:
         """Return a span that what is known fills, at most the usual one; the same while an earlier instant is
         shown."""
-        if self.newest is not None and self.first is not None and self.end >= self.newest:
-            self._known = self.newest - self.first
+        if self._drawn_until is not None and self.first is not None and self.end >= self._drawn_until:
+            self._known = self._drawn_until - self.first
         return next((one for one in _ALL_SPANS if self._known <= one < usual), usual)
 
     def cells(self, count: int) -> Cells:
         """Return the span cut into so many cells."""
-        of = self.newest, self.first, self.instant, self._span, self.chosen
+        of = self._drawn_until, self.first, self.instant, self._span, self.chosen
         if of != self._cells_of:
             self._cells_of, self._cells = of, {}
         found = self._cells.get(count)
@@ -220,6 +224,8 @@ class History:
         else:
             since = now - self._usual
         self.newest = now
+        if self._drawn_until is None or now - self._drawn_until >= CHART_SECONDS:
+            self._drawn_until = now
         self.store.advance(now)
         self._add_samples(snapshot, since, now)
         late = now - snapshot.time
@@ -334,6 +340,7 @@ class History:
     def begin_with(self, begin: float, end: float) -> None:
         """Reach from one instant to another (unix times): what was then comes with `take_past`."""
         self.first, self.newest = begin, end
+        self._drawn_until = end
         self.store.advance(end)
         self.extend(begin)
 
@@ -493,7 +500,7 @@ class History:
         least, most = _extremes(drawn.spreads, None, None)
         limit = 0.0
         if means and most is not None:
-            usual, upper = median(means), means[int(_CLIPPED_FROM * (len(means) - 1))]
+            usual, upper = means[len(means) // 2], means[int(_CLIPPED_FROM * (len(means) - 1))]
             limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual), upper) or most)
         return self._past_heights(name, drawn, known, (0.0, limit, rows), least, most)
 
@@ -557,9 +564,12 @@ def _extremes(
     spreads: list[Spread | None], least: float | None, most: float | None
 ) -> tuple[float | None, float | None]:
     """Return the lowest and the highest of all values, and of those known before."""
-    lows = [one[1] for one in spreads if one is not None]
-    if not lows:
+    before, distinct = None, []
+    for one in spreads:
+        if one is not before and one is not None:  # neighbours of the same bucket are the same object
+            distinct.append(one)
+        before = one
+    if not distinct:
         return least, most
-    highs = [one[2] for one in spreads if one is not None]
-    low, high = min(lows), max(highs)
+    low, high = min([one[1] for one in distinct]), max([one[2] for one in distinct])
     return (low if least is None or low < least else least), (high if most is None or high > most else most)
