@@ -42,7 +42,7 @@ class PeriodicThread:
             seconds: between rounds, which run at multiples of it on the monotonic clock.
             offset: seconds by which the rounds come after these multiples; negative: before.
             at_end: called in the thread after its last round.
-            warms_up: whether the first rounds come at a pace of their own; False: one at once, then as the pace is.
+            warms_up: whether the first rounds follow each other soon; False: one at once, then the usual pace.
         """
         self._warms_up = self._is_cold = warms_up
         self._name, self._work, self._offset, self._at_end = name, work, offset, at_end
@@ -126,7 +126,7 @@ class PeriodicThread:
             self.fault = f"a fault in llmtop itself ({self._name}: {error!r})"
 
     def _wait_until(self, due: float | None) -> None:
-        """Sleep until `due`, or the next multiple of the pace as it is then; ends early on stop() and warm_up()."""
+        """Sleep until `due`, or the next multiple of the pace as it is then; stop() and warm_up() end it early."""
         while not (self._stopping or self._is_cold):
             now = time.monotonic()
             target = self._tick_after(now) if due is None else due

@@ -143,9 +143,12 @@ class SharedRounds:
                 self._runner.thread.warm_up()
 
     def remove(self, member: RoundMember) -> None:
-        """Leave a member out from now on."""
+        """Leave a member out from now on; the thread ends with the last one."""
         with self._lock:
             self._members = tuple(one for one in self._members if one is not member)
+            if not self._members and self._runner is not None:
+                self._runner.thread.stop()
+                self._runner = None
 
     def hand_over(self) -> None:
         """Give the rest of a round that takes too long to a new thread; to be called now and then."""

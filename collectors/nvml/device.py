@@ -81,7 +81,6 @@ class DeviceSampler:
         handle: Any,
         index: int,
         uuid: str,
-        interval: float,
         rounds: GpuRounds,
         on_fresh: Callable[[], None] = lambda: None,
     ) -> None:
@@ -91,7 +90,6 @@ class DeviceSampler:
             handle: NVML's device handle.
             index: NVML's number of the GPU, in PCI bus order; not the CUDA ordinal.
             uuid: of the GPU; key of its row in all snapshots.
-            interval: seconds between rounds of cheap values; slow polls follow every `SLOW_SECONDS` at most.
             rounds: what samples all GPUs.
             on_fresh: called in the sampling thread after each of the first rounds of cheap values.
         """
@@ -101,7 +99,7 @@ class DeviceSampler:
         """True if the driver listed this GPU when it was last asked."""
         self.name = "GPU"
         self._handle = handle
-        self._interval = interval
+        self._rounds = rounds
         self._born = time.monotonic()
         self._fast_call, self._slow_call, self._pcie_call, self._fault_call = (
             Caller(),
@@ -128,7 +126,7 @@ class DeviceSampler:
         self._fast_member = RoundMember(rounds.fast, f"gpu{index}", self._fast_round, self._end_fast)
         self._slow_member = RoundMember(rounds.slow, f"gpu{index}-slow", self._slow_round, self._end_slow)
         self._pcie_thread = PeriodicThread(
-            f"gpu{index}-pcie", self._pcie_round, slow_pace(interval), offset=separate_offset(index)
+            f"gpu{index}-pcie", self._pcie_round, slow_pace(rounds.interval), offset=separate_offset(index)
         )
         self._parts = (self._fast_member, self._slow_member, self._pcie_thread)
 
@@ -155,12 +153,11 @@ class DeviceSampler:
         self._handle, self.index, self.listed = handle, index, True
 
     def set_interval(self, seconds: float) -> None:
-        """Take note of the interval of the rounds of cheap values.
+        """Let NVML's PCIe call follow the rounds.
 
         Args:
-            seconds: between these rounds. NVML's PCIe call follows where it must.
+            seconds: between rounds of cheap values.
         """
-        self._interval = seconds
         self._pcie_thread.set_seconds(slow_pace(seconds))
 
     # ---- for any thread ----
@@ -263,10 +260,10 @@ class DeviceSampler:
         return {**self._slow.implausible, **self._pcie.implausible, **self._fast.implausible}
 
     def _stale_after(self) -> float:
-        return max(3 * self._interval, STALE_SECONDS)
+        return max(3 * self._rounds.interval, STALE_SECONDS)
 
     def _slow_stale_after(self) -> float:
-        return 3 * slow_pace(self._interval)
+        return 3 * slow_pace(self._rounds.interval)
 
     def _error(self, now: float, fresh: bool) -> str | None:
         if not self.listed:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAST_PATIENCE_SECONDS = 0.05
-"""Time after which a round of cheap values goes on in another thread. Eight H200s take 4.3 ms (docs/figures.md), and
-snapshots follow the tick by 0.2 s."""
+"""Time after which a round of cheap values goes on in another thread. Eight H200s take 4.3 ms (docs/figures.md),
+and snapshots follow the tick by 0.2 s."""
 SLOW_PATIENCE_SECONDS = 1.0
 """The same for slow values; a call takes up to 25 ms, and no snapshot waits for it."""
 _WATCH_SECONDS = 1.0
@@ -30,7 +30,9 @@ class GpuRounds:
             interval: seconds between rounds of cheap values.
             at_end: called after each of these rounds.
         """
-        self._interval, self._count = interval, 1
+        self.interval = interval
+        """Seconds between rounds of cheap values."""
+        self._count = 1
         self.fast = SharedRounds("gpus", interval, patience=FAST_PATIENCE_SECONDS, at_end=at_end)
         self.slow = SharedRounds("gpus-slow", slow_pace(interval), patience=SLOW_PATIENCE_SECONDS)
         self._watch = PeriodicThread("gpus-watch", self._hand_over, interval, warms_up=False)
@@ -42,7 +44,7 @@ class GpuRounds:
 
     def set_interval(self, seconds: float) -> None:
         """Change the seconds between rounds of cheap values; slow ones keep at least `SLOW_SECONDS`."""
-        self._interval = seconds
+        self.interval = seconds
         self.fast.set_seconds(seconds)
         spacing = SPACING_SECONDS if seconds < TOGETHER_SECONDS else 0.0
         self.slow.set_seconds(slow_pace(seconds), offset=slow_offset(self._count - 1, seconds), spacing=spacing)
@@ -52,7 +54,7 @@ class GpuRounds:
         """Take note of how many GPUs there are: spaced slow polls begin the earlier."""
         if count not in (0, self._count):
             self._count = count
-            self.set_interval(self._interval)
+            self.set_interval(self.interval)
 
     def _hand_over(self) -> None:
         self.fast.hand_over()

@@ -1,7 +1,8 @@
 """The GPUs of this machine, through NVML.
 
-One thread enumerates the GPUs and restarts NVML when needed; others sample them (rounds.py, device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process. The
-threads end with the process, which has no other work (driver_serve.py).
+One thread enumerates the GPUs and restarts NVML when needed; others sample them (rounds.py, device.py). NVML is
+never shut down while a thread is inside one of its calls: that crashes the process. The threads end with the
+process, which has no other work (driver_serve.py).
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ class NvmlSource:
     def _place(self, found: FoundGpus, index: int) -> None:
         sampler = self._samplers.get(found.uuid)
         if sampler is None:
-            sampler = DeviceSampler(found.handle, index, found.uuid, self._interval, self._rounds, self._on_fresh)
+            sampler = DeviceSampler(found.handle, index, found.uuid, self._rounds, self._on_fresh)
             self._samplers = {**self._samplers, found.uuid: sampler}
         else:
             sampler.move(found.handle, index)

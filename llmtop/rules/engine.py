@@ -106,6 +106,24 @@ class Rules:
     def __repr__(self) -> str:
         return "the live rules"
 
+    def _reset(self) -> None:
+        self._is_evaluated = False
+        """True if the rules were evaluated for the last snapshot; the result is in `_alerts`."""
+        self._alerts: tuple[Alert, ...] = ()
+        self._last: float | None = None
+        self._clock = MonotonicTime()
+        self._clock_shift = 0.0
+        """Seconds by which the wall clock was set since the first snapshot."""
+        self._interval = 0.0
+        self._gpus: dict[str, GpuState] = {}
+        self._ranks: dict[RankKey, RankState] = {}
+        self._jobs: list[JobState] = []
+        self._communicators: list[CommunicatorState] = []
+        self._links: dict[tuple[str, int], LinkState] = {}
+        self._composition: Hashable = None
+        self._holds: dict[_HoldKey, Hold] = {}
+        self._last_texts: dict[_HoldKey, AlertText] = {}
+
     def apply(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with `alerts`: what holds at its time, the worst first, then the oldest."""
         return self._with_alerts(snapshot, self._take(snapshot))
@@ -135,26 +153,9 @@ class Rules:
             if evaluation.id not in self._off
         ]
         alerts.sort(key=lambda alert: (-severity_rank(alert.severity), alert.since, alert.id, alert.gpu or ""))
-        self._is_evaluated, self._alerts = True, tuple(alerts)
+        self._alerts = tuple(alerts)
+        self._is_evaluated = True
         return replace(snapshot, alerts=self._alerts)
-
-    def _reset(self) -> None:
-        self._is_evaluated = False
-        """True if the rules were evaluated for the last snapshot; the result is in `_alerts`."""
-        self._alerts: tuple[Alert, ...] = ()
-        self._last: float | None = None
-        self._clock = MonotonicTime()
-        self._clock_shift = 0.0
-        """Seconds by which the wall clock was set since the first snapshot."""
-        self._interval = 0.0
-        self._gpus: dict[str, GpuState] = {}
-        self._ranks: dict[RankKey, RankState] = {}
-        self._jobs: list[JobState] = []
-        self._communicators: list[CommunicatorState] = []
-        self._links: dict[tuple[str, int], LinkState] = {}
-        self._composition: Hashable = None
-        self._holds: dict[_HoldKey, Hold] = {}
-        self._last_texts: dict[_HoldKey, AlertText] = {}
 
     def _advance(self, snapshot: Snapshot) -> float:
         """Reset the state when the stream jumped; returns the time to judge by, which never goes back."""

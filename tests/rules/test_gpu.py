@@ -378,3 +378,32 @@ def test_an_attached_process_without_a_step_is_told_of_by_its_gpu_and_a_server_n
             alerts = rules.apply(moment(1000.0 + second, gpu(**values), ranks=ranks, pid=77)).alerts
         assert ids(alerts) == expected
         assert all("llmtop run" not in alert.next for alert in alerts)
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("later", [0, 1])
+def test_paced_rules_raise_and_clear_within_a_snapshot(interval: float, later: int) -> None:
+    """Twelve seconds of low power at full utilization between times of work, judged at each snapshot and paced."""
+    seen: dict[str, list[bool]] = {"each": [], "paced": []}
+    each, paced = Rules(), Rules()
+    for place in range(round(60.0 / interval)):
+        time = place * interval
+        values = SPIN if 20.0 <= time - later * interval < 32.0 else GEMM
+        now = moment(time, gpu(sampled_at=time, **values))
+        seen["each"].append("low_power_full_util" in ids(each.apply(now).alerts))
+        seen["paced"].append("low_power_full_util" in ids(paced.apply_paced(now).alerts))
+    changes = {
+        name: [place for place in range(1, len(up)) if up[place] != up[place - 1]] for name, up in seen.items()
+    }
+    assert len(changes["each"]) == 2
+    late = [ours - theirs for ours, theirs in zip(changes["paced"], changes["each"], strict=True)]
+    assert late[0] in {0, 1}
+    assert late[1] in {-1, 0, 1}
+
+
+def test_paced_rules_judge_each_snapshot_of_a_second() -> None:
+    each, paced = Rules(), Rules()
+    for time in range(60):
+        values = SPIN if 20 <= time < 32 else GEMM
+        now = moment(float(time), gpu(sampled_at=float(time), **values))
+        assert paced.apply_paced(now) == each.apply(now)

@@ -160,7 +160,7 @@ class History:
 
     @property
     def end(self) -> float:
-        """Unix time at which every chart ends: the instant shown, or less than `CHART_SECONDS` before the newest."""
+        """Unix time at which charts end: the instant shown, or less than `CHART_SECONDS` before the newest one."""
         if self.instant is not None:
             return self.instant
         return self._drawn_until or 0.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 import collectors.nvml.device
-import collectors.nvml.rounds
 import collectors.nvml.faults
+import collectors.nvml.rounds
 import collectors.nvml.source
 from collectors.nvml.calls import ABSENT, LOST, is_unspecific, status_text
 from llmtop.model.signals import SIGNALS

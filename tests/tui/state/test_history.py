@@ -118,6 +118,18 @@ def test_absent_is_absent_and_a_hole_is_a_hole() -> None:
     assert sum(one is not None for one in history.spreads((gpu(0).uuid, "util"), 120)) <= 6, "nobody looked"
 
 
+def test_charts_take_in_two_samples_a_second_together() -> None:
+    history = History()
+    ends = []
+    for tick in range(20):
+        history.add(snapshot(NOW + tick / 2, gpus=(gpu(0, util_pct=50.0),)))
+        ends.append(history.end - NOW)
+        assert history.newest == NOW + tick / 2
+    assert ends == [float(tick // 2) for tick in range(20)]
+    history.instant = history.newest
+    assert history.end == NOW + 9.5, "the instant that is shown"
+
+
 def test_a_slower_rate_leaves_no_gaps() -> None:
     history = History()
     for tick in range(20):
