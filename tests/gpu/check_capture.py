@@ -221,7 +221,8 @@ def check_engine(check: Check, engine: str, attached: bool = True) -> dict[str, 
             return {"ok": False, **facts}
         again = median_step_ms(found, 2.0) if attached else None
     report = facts["report"] or {}
-    counted = (report.get("steps") or {}).get("count")
+    steps = report.get("steps")  # the memory engine counts them only
+    counted = steps.get("count") if isinstance(steps, dict) else steps
     kernels = sum(device["kernels"] for device in report.get("devices", []))
     analysed = engine in ("torch.profiler", "kineto")
     return {
