@@ -566,7 +566,7 @@ class LlmtopApp(ScreenContext):
         """Take the next of llmtop's own themes."""
         if self.depth not in ("full", "256"):
             self.notify(
-                "This terminal has no 256 colours, which themes need; llmtop uses the colours of the terminal."
+                "This terminal has no 256 colors, which themes need; llmtop uses the colors of the terminal."
             )
             return
         names = [theme.name for theme in THEMES]
@@ -575,7 +575,7 @@ class LlmtopApp(ScreenContext):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Yield the palette of commands: every key's action, and Textual's choice of themes."""
-        yield SystemCommand("Theme", "Choose a colour theme from the list of all themes", self.action_change_theme)
+        yield SystemCommand("Theme", "Choose a color theme from the list of all themes", self.action_change_theme)
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
         for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):
             if key.label and key.action != "command_palette":

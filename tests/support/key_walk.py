@@ -18,8 +18,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from llmtop.capture.prepared import PreparedCaptures
+from llmtop.model.snapshot import Alert, CollectiveCount, Snapshot
+from tests.tui import test_demo as demos
 from tests.tui import test_every_key as panes
 from tests.tui.cluster import test_cluster_keys as cluster
 from tui.core import keys
@@ -49,7 +53,8 @@ class Walk:
             where: what a finding begins with.
         """
         self.app, self.pilot, self.where = app, pilot, where
-        self.works = {one: key for key in keys.for_screen(screen) for one in key.names}
+        here = keys.for_screen(screen, replaying=app.replaying, demo=app.is_demo)
+        self.works = {one: key for key in here for one in key.names}
         self.found: list[str] = []
 
     async def press(self, name: str, seen: Callable[[], object], rows: Callable[[], list[str]]) -> None:
@@ -160,6 +165,75 @@ async def _walk_empty(name: str, size: tuple[int, int]) -> list[str]:
         return walk.found
 
 
+DEMO: Final = tuple(f"demo {way}" for way in demos.WAYS)
+"""Screens of the demo, which stands at the alert that its prepared captures explain."""
+
+
+async def _walk_demo(screen: str, size: tuple[int, int]) -> list[str]:
+    """Walk one screen of the demo."""
+    way = screen.removeprefix("demo ")
+    prepared = PreparedCaptures(demos.DATA / "demo-captures.tar.xz")
+    try:
+        async with demos.demo(prepared, size) as (app, pilot):
+            app.view.alerts.since = None
+            way_keys = demos.WAYS[way]
+            await pilot.press(*way_keys)
+            await demos.settled(app, pilot)
+            name = app.screen.NAME
+            walk = Walk(app, pilot, name, f"{size[0]}x{size[1]} demo, {way}")
+            for one in _names(walk, panes.WRONG, panes.ENDING | ({"q"} if name == keys.MAIN else set())):
+                while len(app.screen_stack) > 1:
+                    app.pop_screen()
+                await demos.back(app, pilot)
+                await pilot.press(*way_keys)
+                app.clear_reply()
+                await demos.settled(app, pilot)
+                await walk.press(one, lambda: panes.seen(app), lambda: lines(app))
+            return walk.found
+    finally:
+        prepared.close()
+
+
+def _hung() -> list[Snapshot]:
+    """Two ranks, whose processes do not exist, that wait in a collective."""
+    *before, last = panes.scene(gpus=2, ranks=2, seconds=40)
+    ranks = tuple(
+        replace(
+            one,
+            pid=2**22 + 1 + place,  # above the kernel's largest pid
+            state="stalled",
+            collectives=(CollectiveCount(group="0", enqueued=7, completed=7 - place),),
+        )
+        for place, one in enumerate(last.ranks)
+    )
+    alert = Alert(id="hung_collective", severity="critical", summary="two ranks wait", since=last.time)
+    return [*before, replace(last, ranks=ranks, alerts=(alert,))]
+
+
+LIVE: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "hang": (("h",), "Rank"),
+    keys.SIGNALS: (("p", "X"), "send nothing"),
+}
+"""Screens over which processes stand, with the keys that open each and words that it shows then."""
+
+
+async def _walk_live(name: str, size: tuple[int, int]) -> list[str]:
+    """Walk the page of a hang, or that of the signals; the process of the latter does not exist."""
+    way, words = LIVE[name]
+    async with panes.running(panes.Held(*_hung()), size) as (app, pilot):
+        walk = Walk(app, pilot, keys.STACKS if name == "hang" else name, f"{size[0]}x{size[1]} {name}")
+        for one in _names(walk, panes.WRONG, panes.ENDING):
+            while len(app.screen_stack) > 1:
+                app.pop_screen()
+            await pilot.pause()
+            await pilot.press(*way)
+            await panes.shows(app, pilot, words)
+            app.clear_reply()
+            await pilot.pause()
+            await walk.press(one, lambda: panes.seen(app), lambda: lines(app))
+        return walk.found
+
+
 async def _walk_cluster(way: str, size: tuple[int, int]) -> list[str]:
     """Walk one screen of `llmtop cluster`."""
     app = cluster.ClusterApp(cluster.Answering())
@@ -187,6 +261,8 @@ def _findings(sizes: list[tuple[int, int]], only: str) -> Iterator[str]:
     walks: list[tuple[str, Callable[[str, tuple[int, int]], Awaitable[list[str]]]]] = [
         *((name, _walk_panes) for name in panes.WAYS),
         *((name, _walk_empty) for name in EMPTY),
+        *((name, _walk_demo) for name in DEMO),
+        *((name, _walk_live) for name in LIVE),
         *((way, _walk_cluster) for way in cluster.WAYS),
     ]
     for size in sizes:

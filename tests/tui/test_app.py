@@ -25,7 +25,7 @@ from tests.tui.driving import Held, reply, running, text
 from tui.core import keys
 from tui.core.key_lookup import TITLES
 from tui.screens.processes import ProcessesScreen
-from tui.screens.send_signal import send
+from tui.screens.send_signal import SIGNALS, send
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]
 NOT_WITHOUT = {"DemoEndScreen", "RepeatScreen"}
@@ -272,7 +272,12 @@ async def test_the_alert_strip_names_only_keys_that_do_something(tmp_path: Path)
         assert "c capture" not in text(app)
         assert "s stacks" not in text(app)
     async with running(Held(replace(scene(gpus=1)[-1], alerts=alerted)), (200, 50)) as (app, _pilot):
-        assert "s stacks of rank 0   c capture rank 0   z mute" in text(app)
+        advice = text(app).splitlines()[3]
+        assert re.findall(r"press (\S) | (\S) (?=stacks|capture|mute)", advice) == [
+            ("s", ""),
+            ("", "c"),
+            ("", "z"),
+        ]
 
 
 async def test_processes_are_sorted_filtered_and_chosen_by_name_not_by_line() -> None:
@@ -322,6 +327,31 @@ async def test_a_signal_is_sent_only_after_it_was_chosen(tmp_path: Path) -> None
     finally:
         child.kill()
         child.wait(100)
+
+
+async def test_the_signals_are_a_page_as_any_other() -> None:
+    process = Process(pid=2**22 + 1, gpu_uuid=uuid(0), gpu_mem_bytes=1, user="mira", command="python train.py")
+    moment = replace(scene(gpus=1, seconds=2)[-1], processes=(process,))
+    async with running(Held(moment), (60, 15)) as (app, pilot):
+        await pilot.press("p", "X")
+        await pilot.pause()
+        assert "Send a signal to process 4194305 of mira" in text(app)
+        assert [sent for sent in SIGNALS if f"{sent[0].name:<8} {sent[1]}" not in text(app)] == []
+        for pressed, chosen in (("G", "SIGKILL"), ("k", "SIGCONT"), ("g", "send nothing"), ("j", "SIGTERM")):
+            await pilot.press(pressed)
+            await pilot.pause()
+            assert f" ▸ {chosen}" in text(app)
+        await pilot.press("slash", *"stopped", "enter")
+        await pilot.pause()
+        assert " ▸ SIGCONT" in text(app)
+        row = next(y for y, line in enumerate(text(app).splitlines()) if "SIGINT" in line)
+        await pilot.click(offset=(10, row))
+        await pilot.pause()
+        assert " ▸ SIGINT" in text(app), "a click selects, and sends nothing"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, ProcessesScreen)
+        assert "process 4194305 has ended" in reply(app)
 
 
 def test_a_signal_is_refused_for_a_process_that_is_not_the_one_on_screen() -> None:

@@ -114,6 +114,17 @@ def test_the_lines_without_a_row_are_summed_up() -> None:
     assert "power 14–93 % of the limit" in line
 
 
+def test_a_rank_that_has_gone_is_counted_among_the_lines_without_a_row() -> None:
+    made = moment(16, "hopper", ranks=True)
+    gone = replace(
+        made,
+        gpus=tuple(replace(gpu, power_watts=650.0 + gpu.index, util_pct=99.0) for gpu in made.gpus),
+        ranks=tuple(replace(one, state="gone") if one.rank == 15 else one for one in made.ranks),
+    )
+    line = next(line for line in painted(viewed(gone), LOOKS["dark"], 80, 24) if " more" in line)
+    assert "+6 more: 1 GONE, values within 5 %" in line
+
+
 SIZES = [(60, 15), (80, 24), (100, 30), (120, 30), (160, 40), (200, 50)]
 PAIRS = [
     (size, gpus, kind, ranks)
@@ -162,7 +173,7 @@ def test_of_the_pairwise_screens_none_has_what_a_reader_stumbles_over(part: int)
         assert all(re.match(r" [a-z·-] \w", lines[y + 1]) for y in heads), where
         ruler = next(line.rstrip() for line in reversed(lines) if line.rstrip().endswith("now"))
         assert re.search(r"-\d+(s|m)", ruler), f"{where}: a ruler without a number"
-        if case.gpus and case.kind != "consumer" and case.size >= (80, 24):
+        if case.gpus and case.size >= (80, 24):
             assert any(re.match(r" (GPU\d+ )?power ", line) for line in lines), where
         for alert in moments[-1].alerts:
             marked = [line for line in lines if line[:1] in "■▲#!" and alert_style.alert_word(alert) in line]

@@ -249,7 +249,7 @@ class ClusterApp(TerminalApp):
         """Take the next of llmtop's own themes."""
         if self.depth not in ("full", "256"):
             self.notify(
-                "This terminal has no 256 colours, which themes need; llmtop uses the colours of the terminal."
+                "This terminal has no 256 colors, which themes need; llmtop uses the colors of the terminal."
             )
             return
         names = [theme.name for theme in THEMES]

@@ -27,6 +27,7 @@ TITLES = {
     keys.MEMORY: "a memory snapshot",
     keys.DEMO_END: "the end of the demo",
     keys.KERNELS: "kernels",
+    keys.SIGNALS: "the signals",
     keys.CLUSTER: "the cluster",
     keys.CLUSTER_HELP: "this help",
 }

@@ -35,6 +35,7 @@ FLAME = "flame"
 MEMORY = "memory"
 DEMO_END = "demo end"
 KERNELS = "kernels"
+SIGNALS = "signals"
 CLUSTER = "cluster"
 CLUSTER_HELP = "cluster help"
 OF_THE_CLUSTER = (CLUSTER, CLUSTER_HELP)
@@ -107,13 +108,13 @@ class Key(Struct, frozen=True):
         return self.replay in (None, replaying)
 
 
-_PAGES = (HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END, KERNELS, CAPTURE, CLUSTER_HELP)
+_PAGES = (HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END, KERNELS, CAPTURE, SIGNALS, CLUSTER_HELP)
 _LISTS = (MAIN, RANKS, PROCESSES, CAPTURES, FLAME, CLUSTER)
 _MOVING = (*_LISTS, *_PAGES, GPU, TIMELINE)
 _SORTED = (MAIN, RANKS, PROCESSES, CAPTURES, CLUSTER)
 _OTHERS = (
     *(GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME, MEMORY),
-    *(DEMO_END, KERNELS, CAPTURE, CLUSTER_HELP),
+    *(DEMO_END, KERNELS, CAPTURE, SIGNALS, CLUSTER_HELP),
 )
 _TIMED = (MAIN, GPU, ALERTS, RANKS, PROCESSES)
 """Screens that show one instant, which can be moved."""
@@ -444,6 +445,7 @@ KEYS: tuple[Key, ...] = (
         where=(PROCESSES,),
     ),
     Key("X", "signal", "signal", "Send a signal to the process; asks first.", where=(PROCESSES,), replay=False),
+    Key("enter", "go", "send", "Send the selected signal, and go back.", where=(SIGNALS,)),
     Key(
         "left",
         "column(-1)",
@@ -552,7 +554,7 @@ KEYS: tuple[Key, ...] = (
         "t",
         "next_theme",
         "theme",
-        "Use the next theme: dark, light, high contrast, the terminal's own colours.",
+        "Use the next theme: dark, light, high contrast, the terminal's own colors.",
         where=(EVERYWHERE, *OF_THE_CLUSTER),
     ),
     Key(

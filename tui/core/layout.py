@@ -25,6 +25,8 @@ _TITLED = 4
 """Rows from which on a table that is cut has titles all the same."""
 FULL_WIDTH, FULL_HEIGHT = 80, 24
 """Size from which the step names its phases and the time line has power and utilization."""
+PHASE_COLUMN = 55
+"""Cells of one column of phases with all its figures, and the gap after it."""
 NAMED_PHASES = 4
 """The longest phases that a screen of that size names."""
 _LEAST_TIMELINE = 4
@@ -32,6 +34,8 @@ _LEAST_TIMELINE = 4
 _TITLED_TIMELINE = 6
 """These, a title and the alerts."""
 _TITLE_AND_BAR, _TITLE_AND_BARS = 2, 3
+_EMPTY_BOX, _NARROW_NOTE = 4, 100
+"""Rows of the box in place of an empty table, besides its notes; cells below which a note takes two rows."""
 _LEAST_TABLE = 3
 """Titles and two lines, or one line and how many there are besides."""
 
@@ -167,8 +171,9 @@ def arrange(
     room = max(height - free.top - bool(footer), 0)
     full = _full_steps(phases, width, bars) if trains else 7
     share = _least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen
-    least = share(room, lines, trains=trains, phases=phases, width=width)
-    table_rows = _wanted_table(lines)
+    empty_rows = _EMPTY_BOX + max(notes, 1) + (width < _NARROW_NOTE)
+    least = share(room, lines, empty_rows, trains=trains, phases=phases, width=width)
+    table_rows = lines + 1 if lines else empty_rows
     shares = _share(room, least, wanted_table=table_rows, full_steps=full, rows=rows, processes=processes)
     shares = shares if trains or shares.steps >= full else _hint_in_one_row(shares)
     table = _place_table(free, shares.table, lines, alerting, selected)
@@ -235,8 +240,8 @@ def _place_table(
 
 
 def _columns(width: int) -> int:
-    """Return the number of columns of phases where there is room for all of them."""
-    return 1 if width < 70 or width >= 160 else 2
+    """Return the number of columns of phases where there is room for all of them: as many as fit."""
+    return phase_columns(width) if width < 3 * PHASE_COLUMN + 2 else 3
 
 
 def _share(room: int, least: _Shares, *, wanted_table: int, full_steps: int, rows: int, processes: int) -> _Shares:
@@ -267,21 +272,19 @@ def _hint_in_one_row(shares: _Shares) -> _Shares:
     return shares._replace(steps=steps, timeline=shares.timeline + shares.steps - steps)
 
 
-def _wanted_table(lines: int) -> int:
-    return lines + 1 if lines else 7
-
-
-def _least(room: int, lines: int, *, trains: bool, phases: int, width: int) -> _Shares:
+def _least(room: int, lines: int, empty_rows: int, *, trains: bool, phases: int, width: int) -> _Shares:
     """Return the minimum of every part before any part gets more, for at least 80x24 cells."""
     named = -(-min(phases, NAMED_PHASES) // phase_columns(width))
     steps = (_TITLE_AND_BAR + 1 + named if phases else _TITLE_AND_BAR) if trains else 1
-    table = min(_wanted_table(lines), room - steps - _LEAST_TIMELINE)
+    table = min(lines + 1 if lines else empty_rows, room - steps - _LEAST_TIMELINE)
     return _Shares(table, steps, _LEAST_TIMELINE, 0)
 
 
-def _least_of_a_small_screen(room: int, lines: int, *, trains: bool, phases: int, width: int) -> _Shares:
+def _least_of_a_small_screen(
+    room: int, lines: int, empty_rows: int, *, trains: bool, phases: int, width: int
+) -> _Shares:
     """Return the same on a smaller one: the step in one row, then its two bars, then its phases."""
-    wanted_table = _wanted_table(lines)
+    wanted_table = lines + 1 if lines else empty_rows
     least_table = min(wanted_table, _LEAST_TABLE)
     steps = min(_TITLE_AND_BARS if trains else 1, max(room - least_table - 2, 0))
     if room - least_table < 4:

@@ -15,6 +15,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Alert, Rank, Snapshot
+from llmtop.rules.gpu import POWER_LOW
 from tui.core import keys
 from tui.paint import alert_style
 from tui.paint.rows import CellTheme, Row, clip
@@ -94,11 +95,15 @@ def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
 
 
 def _no_alert_advice(view: View) -> str:
-    """Return the facts, and the limits of judgement, while a training steps without an alert; empty where none
+    """Return the facts, and the limits of judgement, while there is no alert; empty where a training makes no
     steps."""
     rank = view.rank()
-    if rank is None or rank.state != "running" or rank.step_seconds_p50 is None:
-        return ""
+    if rank is None:
+        return _unjudged_gpu(view) or (
+            "steps are not judged: no training attached" if view.gpus() else "no GPU and no training to judge"
+        )
+    if rank.state != "running" or rank.step_seconds_p50 is None:
+        return _unjudged_gpu(view)
     can = not view.replay or view.demo
     capture = "; press c to profile a few steps" if can else ""
     if rank.window_seconds is not None and rank.window_seconds < JUDGED_SECONDS:
@@ -106,8 +111,38 @@ def _no_alert_advice(view: View) -> str:
             f"only {fmt.duration(rank.window_seconds)} of steps so far, too few to judge; wait some seconds"
             + capture
         )
-    untold = _untold(rank, view)
+    untold = _untold(rank, view) or _unjudged_gpu(view)
     return (untold or "no action needed") + capture
+
+
+def _unjudged_gpu(view: View) -> str:
+    """Return the power of the GPU in MIG mode that draws the least of its limit, while something runs on it and
+    that is little; else "".
+
+    NVML has no utilization of a GPU in MIG mode, and no power of an instance: whether such a GPU waits for work
+    or a kernel spins on it is unknown.
+    """
+    snapshot = view.snapshot
+    if snapshot is None:
+        return ""
+    parents = {gpu.uuid: gpu.mig_parent_uuid for gpu in snapshot.gpus}
+    users = [rank.gpu_uuid for rank in snapshot.ranks if rank.state != "gone"]
+    users += [process.gpu_uuid for process in snapshot.processes]
+    used = {parents.get(uuid) or uuid for uuid in users if uuid is not None}
+    low = [
+        (gpu.power_watts / gpu.power_limit_watts, gpu)
+        for gpu in view.gpus()
+        if gpu.uuid in used and gpu.uuid in parents.values() and gpu.util_pct is None
+        if gpu.power_watts is not None and gpu.power_limit_watts
+    ]
+    share, gpu = min(low, key=lambda pair: pair[0], default=(1.0, None))
+    if gpu is None or 100 * share >= POWER_LOW[0]:
+        return ""
+    power = f"{fmt.number(gpu.power_watts)} of {fmt.watts(gpu.power_limit_watts)}"
+    said = f"not judged: {power} on MIG GPU {view.gpu_label(gpu)}"
+    if gpu.sm_active_pct is not None:
+        said += f", SM active {fmt.percent_text(gpu.sm_active_pct)}"
+    return f"{said}; the driver gives no utilization in MIG mode"
 
 
 def _untold(rank: Rank, view: View) -> str:
@@ -261,7 +296,8 @@ def _next_row(alert: Alert, unmuted: list[Alert], view: View, width: int, theme:
     said = fitting_clause(advice(alert, view), width - len(arrow) - 1)
     row.add(arrow if said else "   ", palette.dim).add(said, palette.text)
     row.add(" " * min(3, row.free_cells) if said else "", palette.text)
-    words = key_words(alert, view)
+    named = set(_PRESSED.findall(said))
+    words = [(key, does) for key, does in key_words(alert, view) if key not in named]
     needed = sum(cell_len(key) + cell_len(does) + 4 for key, does in words)
     tail = (
         ""

@@ -13,6 +13,7 @@ from llmtop.model.links import total_rates
 from llmtop.model.snapshot import Host, Snapshot
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, Row, clip, elapsed, frame
+from tui.panes.alert_rows import fitting_clause
 from tui.panes.words import job_and_ranks
 from tui.state.stalled import still_pids
 from tui.state.view import View
@@ -148,6 +149,7 @@ def notes(view: View, width: int, theme: CellTheme) -> Row:
     row, said, room = Row(width).add(f" {theme.glyphs.info} ", palette.info), fmt.printable(found[0]), width - 3
     if cell_len(said) > room - len(more):  # whole sentences rather than half a one more
         said = next((f"{text}." for text in (said.partition(". ")[0],) if len(text) < room - len(more)), said)
+        said = fitting_clause(said, room - len(more)) or said
     return row.add(clip(said, room - len(more)) + more, palette.dim).end(palette.text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
@@ -35,7 +36,7 @@ def paint(hidden: Sequence[Entry], shown: Sequence[Entry], loud: int, width: int
 
 
 def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:
-    """Return a summary of the hidden lines: alike to all others, or their range."""
+    """Return a summary of the hidden lines: ranks that do not run, then alike to all others, or their range."""
     alike, ranges = True, []
     for name, unit, value in _COMPARED:
         values = _finite(map(value, hidden))
@@ -50,9 +51,15 @@ def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:
             else f"{fmt.number(least)}\N{EN DASH}{fmt.number(most)}"
         )
         ranges.append(f"{name} {span} {unit}")
+    stopped = Counter(entry.rank.state for entry in hidden if entry.rank and entry.rank.state != "running")
+    states = [f"{count} {state.upper()}" for state, count in stopped.items()]
+    within = f"within {100 * ALIKE:.0f} %"
+    if states:
+        ranges = ([f"values {within}"] if alike else ranges) if ranges else []
+        return ": " + ", ".join([*states, *ranges])
     if not ranges:
         return ""
-    return f", all within {100 * ALIKE:.0f} %" if alike else ": " + ", ".join(ranges)
+    return f", all {within}" if alike else ": " + ", ".join(ranges)
 
 
 def _finite(values: Iterable[float | None]) -> list[float]:

@@ -561,7 +561,10 @@ def _strip(frame: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHisto
     if entry.gpu is None and entry.rank is not None:
         return view.history.heights_from_zero((key_of(entry.rank), "step"), room), "compute"
     if entry.gpu is None or entry.again:
-        return "  the same GPU", hue
+        return (
+            "  the same GPU" if entry.gpu is None or entry.gpu.mig_parent_uuid is None else "  same instance",
+            hue,
+        )
     past = view.history.heights_of((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
     if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
         index = entry.gpu.index

@@ -61,6 +61,8 @@ class _Line(Struct, frozen=True):
     """A value on the axis, with its unit."""
     short: tuple[str, ...] = ()
     """The label in ever fewer cells."""
+    write_scale: Callable[[float], str] | None = None
+    """A value at the ends of the axis, where `write` leaves out a part of the unit."""
     core: bool = False
     """True if it comes before the alerts where there are few rows."""
 
@@ -123,7 +125,7 @@ def _title_row(words: str, rewound: bool, width: int, theme: CellTheme) -> Row:
     title = [("time line", palette.strong), (f" {dot} {words} {dot} ", palette.text)]
     keys = [("[ ]", "span"), ("< >", "rewind"), ("{ }", "by a minute")]
     if rewound:
-        keys.insert(0, ("end", "now"))
+        keys.insert(0, ("L", "now"))
     used = sum(len(text) for text, _ in title) + 4
     for key, does in keys:
         used += len(key) + len(does) + 3
@@ -215,12 +217,18 @@ def _lines(view: View, most: int) -> list[_Line]:
         lines += _gpu_lines(view, gpu)
     if len(lines) < most:
         lines += _other_gpus(view, gpu)
-    for label, key, rate in (
-        ("disk r", "disk_read", host.disk_read_bytes_per_s),
-        ("disk w", "disk_write", host.disk_write_bytes_per_s),
-        ("net rx", "net_rx", host.net_rx_bytes_per_s),
+    for label, short, key, rate in (
+        ("disk r", "read", "disk_read", host.disk_read_bytes_per_s),
+        ("disk w", "write", "disk_write", host.disk_write_bytes_per_s),
+        ("net rx", "netrx", "net_rx", host.net_rx_bytes_per_s),
+        ("net tx", "nettx", "net_tx", host.net_tx_bytes_per_s),
     ):
-        lines.append(_Line(label, _rate(rate), ("host", key), "zero", "transfer", 2, write=_rate))
+        name = ("host", key)
+        lines.append(_Line(label, _rate(rate), name, "zero", "transfer", 2, None, _rate, (short,), fmt.rate))
+    total = host.memory_total_bytes
+    if total:
+        used, name = _size(host.memory_used_bytes), ("host", "memory")
+        lines.append(_Line("memory", used, name, "limit", "transfer", 2, total, write=_size, write_scale=fmt.size))
     return lines
 
 
@@ -289,7 +297,7 @@ _APART = 0.1
 
 def _power_and_utilization(view: View, gpu: Gpu, *, is_core: bool = False) -> list[_Line]:
     """Return both on an axis from 0 to 100 %, power against its limit: little power at full utilization is
-    seen."""
+    seen. Without a limit, power is in watts."""
     number = f"{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
     prefix = f"GPU{number}" if number else ""
     limit = gpu.power_limit_watts
@@ -307,6 +315,20 @@ def _power_and_utilization(view: View, gpu: Gpu, *, is_core: bool = False) -> li
                 limit,
                 lambda watts: fmt.percent(100 * watts / limit),
                 (f"{number}power",),
+                core=is_core,
+            )
+        )
+    elif gpu.power_watts is not None:
+        lines.append(
+            _Line(
+                f"{prefix}power",
+                fmt.watts(gpu.power_watts),
+                (gpu.uuid, "power"),
+                "zero",
+                "energy",
+                2,
+                write=fmt.watts,
+                short=(f"{number}power",),
                 core=is_core,
             )
         )
@@ -360,6 +382,7 @@ def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
                 metric.limit(gpu),
                 write,
                 (f"{prefix}{_SHORTEST.get(key, label)}", number + _SHORTEST.get(key, label)),
+                fmt.rate if key in _RATES else fmt.size if key == "memory" else None,
             )
         )
     return lines
@@ -441,15 +464,26 @@ def _scale_rows(line: _Line, past: FigureHistory, tall: int, room: int, theme: C
 
 def _scale(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTheme) -> list[str]:
     """Return the ends of the axis, a row each; where values go beyond the upper one, how far."""
+    if line.write_scale is not None:
+        whole = _scale_texts(line, line.write_scale, past, tall, room, theme)
+        if whole[0]:
+            return whole
+    return _scale_texts(line, line.write, past, tall, room, theme)
+
+
+def _scale_texts(
+    line: _Line, write: Callable[[float], str], past: FigureHistory, tall: int, room: int, theme: CellTheme
+) -> list[str]:
+    """Return the ends of the axis in one way to write them; empty texts where that has no room."""
     if not past.high > past.low or not any(past.heights):
         return [""] * tall
     if (line.axis == "between" and past.least == past.most) or (line.axis == "zero" and past.most == 0):
         return ["constant", *[""] * (tall - 1)]
-    low, high = "0" if past.low == 0 else line.write(past.low), line.write(past.high)
+    low, high = "0" if past.low == 0 else write(past.low), write(past.high)
     upper = [high]
     beyond = past.most is not None and past.most > 1.02 * past.high
     if beyond and past.most is not None:
-        most = line.write(past.most)
+        most = write(past.most)
         upper = [_with_one_unit(high, theme.glyphs.above, most), theme.glyphs.above + most]
     elif tall == 1:
         lows = [low, f"{past.low:.1g}"] if line.axis == "between" else [low]
@@ -519,12 +553,14 @@ def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, roo
     colors = phase_bars.colors(rank)
     letters = phase_bars.letters(known.names)
     first = history.first or 0.0
-    for place in range(cells.number):
-        left, right = place * room // cells.number, (place + 1) * room // cells.number
+    begin = max(first, history.end - history.seconds)
+    for place in range(-1, cells.number):  # the newest stretch is not over, so one more begins before the span
         start = (cells.first + place) * cells.seconds
-        parts = known.mean_phases(max(start, first), min(start + cells.seconds, history.end))
-        if parts is None or start + cells.seconds < first:
-            row.add(" " * (right - left), theme.palette.text)
+        since, until = max(start, begin), min(start + cells.seconds, history.end)
+        left, right = (room - round(room * (history.end - at) / history.seconds) for at in (since, until))
+        parts = known.mean_phases(since, until) if right - left > 1 else None
+        row.fill_to(left, theme.palette.text)
+        if parts is None:
             continue
         lengths = split(list(parts.values()), sum(parts.values()), right - left - 1)
         for (name, _), length in zip(parts.items(), lengths, strict=True):
@@ -575,15 +611,20 @@ def _alerts(view: View, label: int, room: int, tall: int, width: int, theme: Cel
         if place == tall - 1 and hidden:
             said = f"{said} +{hidden}"
         row.add(pad(said, label) + " ", palette.dim)
-        for since, until, words, weight in sorted(lanes[place]) if place < len(lanes) else ():
-            first, last = max(cells.index_of(since), 0), min(max(cells.index_of(until), 0), room - 1)
-            row.fill_to(label + 1 + first, palette.text)
+        shown = sorted(lanes[place]) if place < len(lanes) else []
+        begins = [max(cells.index_of(since), 0) for since, *_ in shown] + [room]
+        for (_, until, words, weight), first, following in zip(shown, begins, begins[1:], strict=False):
+            last = min(max(cells.index_of(until), 0), room - 1)
             style = (palette.info, palette.warning, palette.critical)[weight]
             left = last - first + 1
             sign = (glyphs.info, glyphs.warning, glyphs.critical)[weight] + glyphs.gauge_full
             name = next((one for one in words if left >= len(one) + 4), "")
+            after = "" if name else next((f" {one}" for one in words if len(one) + 2 <= following - last - 1), "")
+            room_before = label + 1 + first - row.used
+            before = "" if name or after else next((f"{one} " for one in words if len(one) + 2 <= room_before), "")
+            row.fill_to(label + 1 + first - len(before), palette.text)
             text = f"{sign} {name} " if name else sign[:left]
-            row.add(text + glyphs.gauge_full * (left - len(text)), style)
+            row.add(before + text + glyphs.gauge_full * (left - len(text)) + after, style)
         rows.append(row)
     return rows
 

@@ -12,6 +12,7 @@ from llmtop.naming.own_phases import DATALOAD, OUTSIDE
 from tui.core import keys
 from tui.core.key_lookup import own_and_shared, title_of
 from tui.core.keys import Key
+from tui.paint.gpu_metrics import Hue
 from tui.paint.rows import CellTheme, Row, pad
 from tui.panes import phase_bars
 from tui.screens.scrolling import ScrollingScreen
@@ -35,8 +36,8 @@ _READING = (
     ("interval", "From the start of a step to the start of the next, with the gap between them."),
     (
         "charts",
-        "Each chart has a fixed scale: 0 to 100 %, or 0 to a limit of the GPU, such as its memory. A blank is a "
-        "missing sample.",
+        "Each chart has its scale at its right end; ↑ marks values above the scale. A blank is a missing sample, "
+        "a brighter cell a short peak or dip.",
     ),
     (fmt.DASH, "The driver or the training does not report this value."),
     ("red, amber", "Colors of alerts only. Each alert also has a word and a shape, so color is never needed."),
@@ -58,6 +59,12 @@ _MARKS = (
     ("≥ ≤", "At least, at most: only a bound is known."),
     ("…", "The text is cut here; a larger window, or enter, shows all of it."),
 )
+_HUES: tuple[tuple[Hue, str, str], ...] = (
+    ("compute", "charts of work: utilization, SM, steps, tokens", "charts of steps and tokens"),
+    ("energy", "charts of power, temperature, clock, CPU", "charts of the CPU"),
+    ("transfer", "charts of memory, transfers, logged values", "charts of memory, transfers, logged values"),
+)
+"""Hue of a chart, what is drawn in it, and that on a machine without a GPU."""
 _DRAWN = (keys.MAIN, keys.GPU, keys.RANKS)
 """Screens that draw signs, phases and charts."""
 _TWO_PHASES = 44
@@ -100,7 +107,7 @@ class HelpScreen(ScrollingScreen):
         blocks = key_blocks(self._about, own, shared, width, theme)
         if self._about in _DRAWN:
             blocks.append(block("Signs", _signs(theme), width, theme))
-            blocks.append(_phases(width, theme))
+            blocks.append([*_phases(width, theme), *_hues(width, theme, gpus=self.has_gpus()), Row(width)])
             reading = [one for one in _READING if self.has_gpus() or one[0] not in _OF_GPUS]
             texts = [(name, text, palette.text) for name, text in reading]
             blocks.append(block("Reading the screen", texts, width, theme))
@@ -169,13 +176,26 @@ def _signs(theme: CellTheme) -> list[tuple[str, str, Style]]:
     return [*signs, *((mark, text, theme.palette.text) for mark, text in _MARKS)]
 
 
+def _hues(width: int, theme: CellTheme, *, gpus: bool) -> list[Row]:
+    """Return a stretch of each hue of the charts with what is drawn in it; nothing where all hues are equal."""
+    palette = theme.palette
+    styles = [getattr(palette, hue) for hue, _, _ in _HUES]
+    if styles[0] == styles[1]:
+        return []
+    rows = []
+    for style, (_, text, without_gpu) in zip(styles, _HUES, strict=True):
+        row = Row(width).add("  ", palette.text).add(theme.glyphs.levels[-1] * 6, style)
+        rows.append(row.add(f"  {text if gpus else without_gpu}", palette.text))
+    return rows
+
+
 def _phases(width: int, theme: CellTheme) -> list[Row]:
     """Return a stretch of a bar for each of the usual phases; others take the colours and letters that are
     free."""
     palette = theme.palette
     colors = phase_bars.colors_of(_PHASES[:-1])
     letters = phase_bars.letters(_PHASES)
-    rows = [Row(width).add("Phases of a step, by colour, pattern and letter", palette.strong)]
+    rows = [Row(width).add("Colors: phases of a step, with pattern and letter; charts", palette.strong)]
     across = 2 if width >= _TWO_PHASES else 1
     for start in range(0, len(_PHASES), across):
         row = Row(width)
@@ -185,4 +205,4 @@ def _phases(width: int, theme: CellTheme) -> list[Row]:
             text = f"{name}: in no phase" if name == OUTSIDE else name
             row.add("  " + text, palette.text)
         rows.append(row)
-    return [*rows, Row(width)]
+    return rows

@@ -64,10 +64,11 @@ class PhaseHistory:
                 self._seconds[base + self.names.index(name)] = seconds
 
     def mean_phases(self, start: float, end: float) -> dict[str, float] | None:
-        """Mean seconds of each phase from one instant to another; None where nothing is known."""
+        """Mean seconds of each phase from one instant to before another; None where nothing is known."""
         found, number = [0.0] * len(self.names), 0
         length = self._bucket_seconds
-        for bucket in range(math.floor(start / length), math.floor(end / length) + 1):
+        first = math.floor(start / length)
+        for bucket in range(first, max(math.ceil(end / length), first + 1)):
             place = bucket % _BUCKETS
             if self._stamps[place] == bucket:
                 number += 1

@@ -267,6 +267,8 @@ class History:
         take(("host", "disk_read"), host.disk_read_bytes_per_s)
         take(("host", "disk_write"), host.disk_write_bytes_per_s)
         take(("host", "net_rx"), host.net_rx_bytes_per_s)
+        take(("host", "net_tx"), host.net_tx_bytes_per_s)
+        take(("host", "memory"), host.memory_used_bytes)
         gpus, slot_of = snapshot.gpus, self.store.slots.get
         self._gpus |= {gpu.uuid: gpu for gpu in gpus}
         for metric in METRICS:

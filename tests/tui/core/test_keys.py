@@ -68,9 +68,12 @@ def test_every_list_and_every_page_is_searched_and_jumped_through_by_the_same_ke
 
 
 def test_each_action_is_there_on_its_screen_or_on_the_app() -> None:
-    names = [*SCREENS, "TimelineScreen", "ComparisonScreen"]
-    modules = {"TimelineScreen": "tui.screens.timeline", "ComparisonScreen": "tui.screens.comparison", **SCREENS}
-    classes = [getattr(import_module(modules[name]), name) for name in names]
+    pushed = {
+        "TimelineScreen": "tui.screens.timeline",
+        "ComparisonScreen": "tui.screens.comparison",
+        "SignalScreen": "tui.screens.signal",
+    }
+    classes = [getattr(import_module(module), name) for name, module in (SCREENS | pushed).items()]
     found = [(one, LlmtopApp) for one in classes] + [(ClusterScreen, ClusterApp), (ClusterHelp, ClusterApp)]
     assert {one.NAME for one, _ in found} == set(TITLES) - {keys.MAIN}
     missing = [

@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from llmtop.model.jobs import job_totals
-from llmtop.model.snapshot import Snapshot
+from llmtop.model.snapshot import Alert, Snapshot
 from screenshots.scenes import scene, uuid
 from tests.tui.paint.test_painting import LOOKS, viewed
+from tui.core import keys
 from tui.panes import time_line
 
 LOOK = LOOKS["dark"]
@@ -63,7 +64,7 @@ def test_memory_is_in_binary_units_as_in_the_table_and_rates_in_decimal_ones() -
     rows = charts(moments, 120, 30)
     (memory,) = (row for row in rows if row.startswith(" mem "))
     assert memory.split()[1] == f"{(gpu.mem_used_bytes or 0) / 2**30:.0f}G"
-    assert memory.rstrip().endswith(f"{(gpu.mem_total_bytes or 0) / 2**30:.0f}G")
+    assert memory.rstrip().endswith(f"{(gpu.mem_total_bytes or 0) / 2**30:.0f} GiB")
     (disk,) = (row for row in rows if row.startswith(" disk r "))
     assert disk.split()[2] == f"{(moments[-1].host.disk_read_bytes_per_s or 0) / 1e6:.0f}M"
 
@@ -79,11 +80,11 @@ def machine(*disk_bytes_per_s: float) -> list[Snapshot]:
 
 def disk_scale(*disk_bytes_per_s: float) -> str:
     (row,) = (row for row in charts(machine(*disk_bytes_per_s), 120, 30) if row.startswith(" disk r "))
-    return row.split()[-1]
+    return row.rstrip().rpartition("  ")[2].rpartition("█ ")[2].strip()
 
 
 def test_a_burst_on_a_disk_that_is_idle_is_not_clipped_to_an_axis_of_one_byte() -> None:
-    assert disk_scale(*[0.0] * 40, *[65e6] * 3, *[0.0] * 17) == "80.0M"
+    assert disk_scale(*[0.0] * 40, *[65e6] * 3, *[0.0] * 17) == "80.0 MB/s"
 
 
 def test_the_axis_shows_what_is_there_most_of_the_time_and_clips_what_is_rare() -> None:
@@ -116,3 +117,83 @@ def test_the_tokens_of_a_job_are_told_from_those_of_the_rank_above_them() -> Non
     rows = [row.strip(ascii_only=False).text for row in time_line.paint(view, 120, 18, LOOK)]
     assert any(row.startswith(" job tok/s ") for row in rows)
     assert not any(row.startswith(" tok/s ") for row in rows)
+
+
+@pytest.mark.parametrize(("width", "unit"), [(80, "80.0 MB/s"), (200, "80.0 MB/s"), (60, "80.0M")])
+def test_the_scale_of_a_rate_has_its_unit_where_there_is_room(width: int, unit: str) -> None:
+    moments = machine(*[60e6] * 60)
+    row = next(row for row in charts(moments, width, 18) if row.startswith((" disk r ", " read ")))
+    assert row.rstrip().endswith(unit)
+
+
+def test_power_without_a_limit_is_drawn_in_watts() -> None:
+    moments = [
+        replace(
+            one,
+            gpus=tuple(
+                replace(gpu, power_limit_watts=None, power_watts=90.0 if place >= 20 and gpu.index == 1 else 350.0)
+                for gpu in one.gpus
+            ),
+        )
+        for place, one in enumerate(scene(gpus=2, seconds=60))
+    ]
+    view = viewed(*moments)
+    view.selected = uuid(1)
+    rows = [row.strip(ascii_only=False).text for row in time_line.paint(view, 80, 9, LOOK)]
+    (row,) = (row for row in rows if row.startswith(" GPU1 power"))
+    assert " 90 W " in row
+    assert row.rstrip().endswith(" W")
+    levels = [" ▁▂▃▄▅▆▇█".index(cell) for cell in row[17:68].strip()]
+    assert levels[0] >= 3 * levels[-1] > 0
+
+
+def alerted(since: float, until: float, seconds: int = 120) -> list[Snapshot]:
+    """A training of so many seconds, with one alert from one second to another."""
+    moments = scene(gpus=1, ranks=1, seconds=seconds)
+    begin = moments[0].time
+    alert = Alert(
+        id="launch_bound", severity="warning", summary="x", since=begin + since, pid=moments[0].ranks[0].pid
+    )
+    return [
+        replace(one, alerts=(alert,) if since <= one.time - begin <= until else (), jobs=job_totals(one.ranks))
+        for one in moments
+    ]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "place"), [(40.0, 44.0, "after"), (116.0, 200.0, "before"), (20.0, 100.0, "in it")]
+)
+def test_the_line_of_an_alert_has_its_name_in_it_or_beside_it(since: float, until: float, place: str) -> None:
+    rows = [
+        row.strip(ascii_only=False).text for row in time_line.paint(viewed(*alerted(since, until)), 80, 12, LOOK)
+    ]
+    (row,) = (row for row in rows if "▲" in row)
+    name, sign, end = row.index("LAUNCH-BOUND"), row.index("▲"), row.rindex("━")
+    assert {"after": end < name, "before": name < sign, "in it": sign < name < end}[place]
+
+
+@pytest.mark.parametrize(("width", "seconds"), [(80, 70), (120, 100), (200, 200), (120, 299)])
+def test_the_bars_of_phases_stand_where_the_steps_were(width: int, seconds: int) -> None:
+    view = viewed(*scene(gpus=1, ranks=1, seconds=seconds))
+    view.history.span = 300.0
+    rows = [row.strip(ascii_only=False).text for row in time_line.paint(view, width, 12, LOOK)]
+    label, room = time_line.LABEL + 1, width - time_line.LABEL - 1 - 12
+    (phases,) = (row[label:] for row in rows if row.startswith(" phases"))
+    first = label + len(phases) - len(phases.lstrip())
+    begins = label + room * (1 - (seconds - 1) / 300.0)
+    assert begins - 1 <= first <= begins + 1.5, "cells"
+    assert len(phases.rstrip()) >= room - 2, "they go on to now"
+
+
+def test_while_rewound_the_title_names_the_key_that_returns() -> None:
+    moments = scene(gpus=0, ranks=1, seconds=120)
+    view = viewed(*moments)
+    view.history.instant = moments[60].time
+    title = time_line.paint(view, 80, 12, LOOK)[0].strip(ascii_only=False).text
+    (back,) = (key for key in keys.for_screen(keys.MAIN) if key.action == "last")
+    assert f" {back.shown} now " in title
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_label_of_a_chart_is_cut(width: int) -> None:
+    assert [row for row in charts(scene(gpus=0, ranks=1, seconds=60), width, 24) if "…" in row] == []

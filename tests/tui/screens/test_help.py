@@ -50,7 +50,7 @@ async def test_it_begins_with_every_key_of_the_screen_it_was_called_from(size: t
 async def test_it_is_short_and_says_nothing_of_other_screens() -> None:
     shown = words(await pages((80, 24), ("p",)))
     assert "Keys on processes" in shown
-    assert "Phases of a step" not in shown
+    assert "Colors: phases" not in shown
     assert "baseline" not in shown
     assert len(await pages((80, 24), ("p",))) <= 3
     assert len(await pages((80, 24))) <= 5

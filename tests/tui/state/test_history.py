@@ -244,6 +244,10 @@ def test_phases_are_means_of_a_stretch_and_absent_before_it() -> None:
     assert known.mean_phases(NOW, NOW + 280) == pytest.approx({"load": 1.0, "outside": 0.5})
     assert known.mean_phases(NOW + 320, NOW + 590) == pytest.approx({"load": 3.0, "outside": 0.5})
     assert known.mean_phases(NOW - 7000, NOW - 100) is None
+    turn = (NOW // 15.0 + 20) * 15.0  # the bucket in which it changes, or the one before
+    assert known.mean_phases(turn - 30.0, turn) == pytest.approx({"load": 1.0, "outside": 0.5}), (
+        "its end is not in"
+    )
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True), st.floats(allow_nan=True, allow_infinity=True))
