@@ -171,10 +171,9 @@ def arrange(
     room = max(height - free.top - bool(footer), 0)
     full = _full_steps(phases, width, bars) if trains else 7
     share = _least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen
-    empty_rows = _EMPTY_BOX + max(notes, 1) + (width < _NARROW_NOTE)
-    least = share(room, lines, empty_rows, trains=trains, phases=phases, width=width)
-    table_rows = lines + 1 if lines else empty_rows
-    shares = _share(room, least, wanted_table=table_rows, full_steps=full, rows=rows, processes=processes)
+    wanted = lines + 1 if lines else _EMPTY_BOX + max(notes, 1) + (width < _NARROW_NOTE)
+    least = share(room, lines, wanted, trains=trains, phases=phases, width=width)
+    shares = _share(room, least, wanted_table=wanted, full_steps=full, rows=rows, processes=processes)
     shares = shares if trains or shares.steps >= full else _hint_in_one_row(shares)
     table = _place_table(free, shares.table, lines, alerting, selected)
     return Layout(
@@ -272,19 +271,18 @@ def _hint_in_one_row(shares: _Shares) -> _Shares:
     return shares._replace(steps=steps, timeline=shares.timeline + shares.steps - steps)
 
 
-def _least(room: int, lines: int, empty_rows: int, *, trains: bool, phases: int, width: int) -> _Shares:
+def _least(room: int, lines: int, wanted_table: int, *, trains: bool, phases: int, width: int) -> _Shares:
     """Return the minimum of every part before any part gets more, for at least 80x24 cells."""
     named = -(-min(phases, NAMED_PHASES) // phase_columns(width))
     steps = (_TITLE_AND_BAR + 1 + named if phases else _TITLE_AND_BAR) if trains else 1
-    table = min(lines + 1 if lines else empty_rows, room - steps - _LEAST_TIMELINE)
+    table = min(wanted_table, room - steps - _LEAST_TIMELINE)
     return _Shares(table, steps, _LEAST_TIMELINE, 0)
 
 
 def _least_of_a_small_screen(
-    room: int, lines: int, empty_rows: int, *, trains: bool, phases: int, width: int
+    room: int, lines: int, wanted_table: int, *, trains: bool, phases: int, width: int
 ) -> _Shares:
     """Return the same on a smaller one: the step in one row, then its two bars, then its phases."""
-    wanted_table = lines + 1 if lines else empty_rows
     least_table = min(wanted_table, _LEAST_TABLE)
     steps = min(_TITLE_AND_BARS if trains else 1, max(room - least_table - 2, 0))
     if room - least_table < 4:

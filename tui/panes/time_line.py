@@ -14,7 +14,7 @@ from msgspec import Struct
 from rich.cells import cell_len
 
 from llmtop import format as fmt
-from llmtop.model.snapshot import Gpu, Rank
+from llmtop.model.snapshot import Gpu, Host, Rank
 from tui.paint import alert_style
 from tui.paint.charts import split
 from tui.paint.gpu_metrics import BY_KEY, Hue
@@ -217,6 +217,12 @@ def _lines(view: View, most: int) -> list[_Line]:
         lines += _gpu_lines(view, gpu)
     if len(lines) < most:
         lines += _other_gpus(view, gpu)
+    return [*lines, *_host_lines(host)]
+
+
+def _host_lines(host: Host) -> list[_Line]:
+    """Return what the machine reads, writes, receives and sends, and its memory."""
+    lines: list[_Line] = []
     for label, short, key, rate in (
         ("disk r", "read", "disk_read", host.disk_read_bytes_per_s),
         ("disk w", "write", "disk_write", host.disk_write_bytes_per_s),
