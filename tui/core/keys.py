@@ -437,9 +437,7 @@ KEYS: tuple[Key, ...] = (
     Key("right", "sort(1)", "", "", "right", where=(PROCESSES,)),
     Key("O", "sort(1)", "", "Sort by the next column; a click on a title does it too.", where=_SORTED),
     Key("R", "turn", "", "Reverse the sort order.", where=_SORTED),
-    Key(
-        "f", "filter", "filter", "Show only processes with these letters in pid, user or command.", where=_FILTERED
-    ),
+    Key("f", "filter", "filter", "Show processes with these letters in pid, user or command.", where=(PROCESSES,)),
     Key("X", "signal", "signal", "Send a signal to the process; asks first.", where=(PROCESSES,), replay=False),
     Key("enter", "go", "send", "Send the selected signal, and go back.", where=(SIGNALS,)),
     Key(
