@@ -288,9 +288,14 @@ class Training:
         self._waits = [*self._waits, *(one for one in found if one is not None)][-MAX_STEPS:]
 
     def _steps_and_checkpoint(self) -> dict[str, Any]:
-        """Return fields of `Rank`: the new steps, which may hold a checkpoint, and the last checkpoint."""
-        new_steps = self.stats.take_new()
-        return {"new_steps": new_steps, "checkpoint": self._checkpoints.current(new_steps)}
+        """Return fields of `Rank`: the new steps with their clock, which may hold a checkpoint, and the last
+        checkpoint."""
+        new_steps, offset = self.stats.take_new(), self.stats.unix_offset_ns
+        return {
+            "new_steps": new_steps,
+            "clock_offset_seconds": None if offset is None else offset / 1e9,
+            "checkpoint": self._checkpoints.current(new_steps),
+        }
 
     def _new_waits(self) -> tuple[StampedWait, ...]:
         taken, self._waits = tuple(self._waits), []

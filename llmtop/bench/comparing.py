@@ -20,6 +20,10 @@ _DEFAULT_METRICS = ("tokens_per_s", "samples_per_s", "steps_per_s")
 _ROUGH_RUNS = 5
 """Runs below which a standard deviation is known to no better than a factor of about two (chi-squared, 4 degrees
 of freedom: 0.6 to 2.9)."""
+_TURNS_ADVICE = (
+    "add --turns auto: both commands then run at the same time in short turns, so that noise touches both (they "
+    "must fit in memory together)"
+)
 MIN_RUNS = 2
 """Runs on each side, without which nothing is known of their noise."""
 
@@ -84,7 +88,11 @@ def _samples(runs: Sequence[BenchRun], metric: BenchMetric) -> list[RunSample] |
             return None
         steps = np.array(run.window.step_seconds if run.window else [], dtype=float)
         usable = len(steps) > 1 and bool(np.all(steps > 0.0))
-        found.append(RunSample(value, steps if usable and step_statistic(metric) else None))
+        if not (usable and step_statistic(metric)):
+            found.append(RunSample(value))
+            continue
+        rounds = run.window.step_rounds if run.window else None
+        found.append(RunSample(value, steps, None if rounds is None else np.array(rounds)))
     return found
 
 
@@ -123,6 +131,7 @@ def compare_runs(
         baseline_runs=len(baseline),
         candidate_runs=len(candidate),
         paired=found is not None and found.paired,
+        in_turns=found is not None and found.in_turns,
         block_steps=blocks.steps if blocks else None,
         block_reason=blocks.reason if blocks else "",
         differs=list(differs),
@@ -157,14 +166,19 @@ def _decision(
 def _advice(found: ChangeInterval, metric: BenchMetric, limit: float, runs: int) -> str:
     """Return what is likely to decide it, with what that estimate assumes."""
     needed = required_runs(found, metric, limit, runs)
+    # Pairs of whole runs: noise of a second's length is in one side alone.
+    can_take_turns = found.paired and not found.in_turns and step_statistic(metric) is not None
+    first = f"{_TURNS_ADVICE}. Without --turns: " if can_take_turns else ""
     rough = f" (a rough estimate: the noise is known of {runs} runs only)" if runs < _ROUGH_RUNS else ""
     if needed is None:
         return (
-            f"at this noise no number of runs up to {MOST_RUNS} is likely to decide{rough}; reduce other load on "
-            "the machine, or use a longer window (--steps)"
+            f"{first}at this noise no number of runs up to {MOST_RUNS} is likely to decide{rough}; reduce other "
+            "load on the machine, or use a longer window (--steps)"
         )
     sides = "" if found.paired else " on both sides"
-    return f"at this noise, and if the change stays the same, about --runs {needed}{sides} would decide{rough}"
+    return (
+        f"{first}at this noise, and if the change stays the same, about --runs {needed}{sides} would decide{rough}"
+    )
 
 
 def _changes(

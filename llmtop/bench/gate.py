@@ -25,7 +25,7 @@ from llmtop.bench.history import HistoryEntry, append_history, comparable_entrie
 from llmtop.bench.limits import FigureLimit, check_limits, merge_limits
 from llmtop.bench.model.comparison import BenchComparison
 from llmtop.bench.model.fact_differences import difference_texts, fact_differences
-from llmtop.bench.model.results import METRICS_FILE, Bench, BenchMetric, BenchRun
+from llmtop.bench.model.results import METRICS_FILE, UNKNOWN_IN_TURNS, Bench, BenchMetric, BenchRun
 from llmtop.bench.output.document import summary_document
 from llmtop.bench.output.junit import render_junit
 from llmtop.bench.parameter_sweep import parameter_variants
@@ -50,6 +50,8 @@ class GateOptions:
 
     baseline: Path | None = None
     against: str | None = None
+    turns: float | None = None
+    """Seconds of a turn; 0: chosen by the bench. None: one run follows the other."""
     history: Path | None = None
     window: int = 10
     vary: tuple[str, ...] = ()
@@ -276,6 +278,8 @@ def _check(options: GateOptions, runs: int) -> None:
     if options.fail_over and given in ([], ["--vary"]):
         raise UnusableInput("--fail-over needs a baseline: add --baseline, --against or --history")
     check_limits(options.fail_over)
+    if options.turns is not None:
+        _check_turns(options)
     if options.strict and options.baseline is None:
         raise UnusableInput("--strict compares the environment with a baseline: add --baseline")
     if options.capture and not options.fail_over and options.save_baseline is None:
@@ -291,3 +295,14 @@ def _check(options: GateOptions, runs: int) -> None:
     for name, path in (("--summary", options.summary), ("--junit", options.junit), ("--history", options.history)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise UnusableInput(f"{name} {path}: the folder of this file does not exist")
+
+
+def _check_turns(options: GateOptions) -> None:
+    """Refuse turns of one command alone, and metrics that the pauses change."""
+    if not (options.against or options.vary):
+        raise UnusableInput("--turns needs several commands: add --against or --vary")
+    wanted = [limit.metric for limit in options.fail_over]
+    wanted += [metric_named(options.metric)] if options.metric is not None else []
+    for metric in wanted:
+        if metric is not None and metric.name in UNKNOWN_IN_TURNS:
+            raise UnusableInput(f"--turns: {metric.title} is unknown while commands share the GPU; remove --turns")

@@ -115,7 +115,7 @@ def compare_history(
 ) -> BenchComparison:
     """Hold the median of this bench to those of earlier ones.
 
-    The interval is one of prediction: one more bench of the same program lies within it with 95% confidence.
+    The interval is one of prediction: one more bench of the same program lies within it with `CONFIDENCE`.
 
     Args:
         entries: of `comparable`.

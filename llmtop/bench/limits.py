@@ -23,6 +23,8 @@ _UNITS: dict[str, dict[str, float]] = {
     "J": {"J": 1.0, "mJ": 1e-3},
 }
 """Units in which the limit of a figure may be written, by the figure's own unit."""
+_SHORTEST_TURN, _LONGEST_TURN = 0.01, 3600.0
+"""Seconds. A shorter turn is of the order of a slice of the kernel's scheduler (3 to 4 ms)."""
 _ORDER = (
     Decision.REGRESSION.value,
     Decision.UNDECIDABLE.value,
@@ -75,6 +77,24 @@ def parse_limit(text: str) -> FigureLimit:
         what = metric.title if metric is not None else "a limit without the name of a metric"
         raise UnusableInput(f"--fail-over {text}: {unit} is not a unit of {what}; use {allowed}")
     return FigureLimit(text, metric, None, number * units[unit])
+
+
+def parse_turns(text: str) -> float:
+    """Read the value of `--turns`: auto, 100ms, 0.5s or 2.
+
+    Returns:
+        Seconds; 0 for auto.
+
+    Raises:
+        UnusableInput: no time from 10 ms to an hour.
+    """
+    if text.strip() == "auto":
+        return 0.0
+    found = _VALUE.fullmatch(text)
+    seconds = _number(found[1]) * _UNITS["s"].get(found[2] or "s", math.nan) if found else math.nan
+    if not _SHORTEST_TURN <= seconds <= _LONGEST_TURN:
+        raise UnusableInput(f"--turns {text}: pass auto, or a time from 10 ms to 1 h, as in 100ms or 2s")
+    return seconds
 
 
 def _number(text: str) -> float:

@@ -26,6 +26,7 @@ from llmtop.bench.run.artifacts import write_environment
 from llmtop.bench.run.command_process import check_program
 from llmtop.bench.run.interrupt import collect_interrupts
 from llmtop.bench.run.run_once import RunRequest, run_once
+from llmtop.bench.run.run_together import run_together
 from llmtop.capture.base.folder import write
 from llmtop.environment.collect import as_dict
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
@@ -95,12 +96,14 @@ def measure(
         later = [_request(number, one, settings, out, say, attached=True) for number, one in enumerate(order, 1)]
         if check is not None:
             _check(found, out, later[0], check)
-        for request in (*first, *later):
+        together = 1 if settings.turns is None else len(variants)
+        groups = [[one] for one in first] + [later[at : at + together] for at in range(0, len(later), together)]
+        for group in groups:
             if interrupts and found.state == "running":
                 found.state = "interrupted"
             if found.state != "running":
                 break
-            _add(found, out, request, say)
+            _add(found, out, group, say)
     found.state = "done" if found.state == "running" else found.state
     found.finished_at = time.time()
     _save(found, out)
@@ -137,6 +140,8 @@ def _announce(
     what = "the command" if len(variants) == 1 else f"{len(variants)} commands, interleaved:"
     verb = "will be run" if len(variants) == 1 else "will be run, in all"
     say(f"{what} {verb} {times}, with all that it does and writes; artifacts go to {out}")
+    if settings.turns is not None:
+        say("all commands run at the same time, in turns: one is stopped (SIGSTOP) while another runs")
     say(f"a run ends when no step ends for {duration(settings.step_timeout_seconds)} (--step-timeout)")
 
 
@@ -161,27 +166,36 @@ def _request(
     )
 
 
-def _add(found: Bench, out: Path, request: RunRequest, say: Callable[[str], None]) -> None:
-    """Make one run, and take it in: what it came to, and whether there shall be more."""
-    named = f" ({request.label})" if request.label else ""
-    say(f"run {request.number}{named}" if request.attached else "a run without llmtop")
+def _add(found: Bench, out: Path, requests: Sequence[RunRequest], say: Callable[[str], None]) -> None:
+    """Make one run, or one of each command at the same time, and take it in: what it came to, and whether there
+    shall be more."""
+    say(" and ".join(_run_name(request) for request in requests))
     try:
         if not found.environment:
-            found.environment = write_environment(out, request, found.settings).main_facts()
-        around = write_environment(request.folder, request, found.settings)
-        run = run_once(replace(request, surroundings=as_dict(around)))
+            found.environment = write_environment(out, requests[0], found.settings).main_facts()
+        around = [write_environment(one.folder, one, found.settings) for one in requests]
+        whole = [replace(one, surroundings=as_dict(facts)) for one, facts in zip(requests, around, strict=True)]
+        runs = [run_once(whole[0])] if found.settings.turns is None else run_together(whole)
     except NotPossibleHere as error:
         found.state = "failed"
         found.notes.append(str(error))
         say(f"llmtop: {error}")
         return
-    found.runs.append(run)
-    found.state = next_state(run, found.settings)
-    for sentence in (*run.unsteady, *run.notes):
-        say(f"run {run.number}: {sentence}")
+    found.runs += runs
+    states = [next_state(run, found.settings) for run in runs]
+    found.state = next((state for state in states if state != "running"), "running")
+    for run in runs:
+        for sentence in (*run.unsteady, *run.notes):
+            say(f"run {run.number}: {sentence}")
     found.figures = summarize_runs(found.runs, found.settings)
     found.attach_cost_text = attaching(found.runs, found.settings)
     _save(found, out)
+
+
+def _run_name(request: RunRequest) -> str:
+    if not request.attached:
+        return "a run without llmtop"
+    return f"run {request.number}{f' ({request.label})' if request.label else ''}"
 
 
 def next_state(run: BenchRun, settings: BenchSettings) -> State:

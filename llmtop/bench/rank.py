@@ -20,7 +20,8 @@ def rank_values(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> 
     """Order values of a knob whose runs were interleaved.
 
     Every two values are compared as pairs of runs. The more values there are, the more pairs could differ by
-    chance, so each pair is held to a confidence that leaves 5% for all of them together (Bonferroni).
+    chance, so each pair is held to a confidence that leaves 1 - `CONFIDENCE` for all of them together
+    (Bonferroni).
 
     Args:
         runs: of each value, those that count, two or more, in the order of rounds.

@@ -54,6 +54,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "llmtop bench --baseline b.json --fail-over 5 -- python train.py",
             "for CI: exit 1 where it got 5 % slower",
         ),
+        (
+            "llmtop bench --against 'python old.py' --turns auto --fail-over 5 -- python train.py",
+            "on a noisy machine: both at the same time, in short turns",
+        ),
         ("llmtop bench --vary NUM_WORKERS=2,4,8 -- python train.py", "which value is best, if any"),
     ),
     "kernel": (

@@ -37,8 +37,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     vendor: Literal["NVIDIA", "AMD", "Google"] = "NVIDIA"
     """Vendor of the driver. Google's are devices of TPUs."""
     util_pct: float | None = None
-    """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy. Of a TPU: its duty
-    cycle."""
+    """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy. Of a TPU: duty cycle."""
     util_sampled_pct: float | None = None
     """Mean of the samples of GPU-Util that the driver took by itself since it was last asked for them (some 2 s):
     many more than the readings of `util_pct`."""
@@ -337,8 +336,7 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     cores: float | None = None
     """CPUs that the training may use, by its affinity and its cgroup's quota."""
     wait_pct: float | None = None
-    """Share of the training's time that goes into waiting for, or making, its next batch: what can be saved at
-    most."""
+    """Share of the training's time that goes into waiting for, or making, its next batch: the most to be saved."""
     save_seconds: float | None = None
     """Largest saving per step, where steps are known."""
     read_bytes_per_s: float | None = None
@@ -484,6 +482,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     after some seconds without a step. None where there was none."""
     attached_at: float | None = None
     """Unix time at which the process began to publish."""
+    clock_offset_seconds: float | None = None
+    """Offset in seconds from its CLOCK_MONOTONIC to `Step.started_at` of its last steps; None before the first."""
     new_steps: tuple[Step, ...] = ()
     """Steps that finished since the previous snapshot of this stream, oldest first; the first snapshot after an
     attach carries the history that the process kept. Each step comes once; GPU times may follow in

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtop.bench.model.results import Bench
-from llmtop.bench.statistics.decide import decide
-from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, change_interval
+from llmtop.bench.statistics.decide import Decision, decide
+from llmtop.bench.statistics.intervals import CONFIDENCE, ChangeInterval, RunSample, change_interval
 from llmtop.bench.statistics.step_statistics import metric_named, step_statistic
 from tests.support.data import DATA
 
@@ -90,6 +90,7 @@ def outcome(
     slower: float = 0.0,
     limit: float = 3.0,
     runs: int = 5,
+    then: int | None = None,
     steps: int = 40,
     metric: str = "steps_per_s",
     interleaved: bool = False,
@@ -104,6 +105,8 @@ def outcome(
         slower: share by which the candidate's steps are longer (0.06).
         limit: percent.
         runs: on each side.
+        then: runs on each side of a second bench where the first is undecidable, as its advice has it; None: one
+            bench.
         steps: of each.
         metric: what is decided by.
         interleaved: take runs that were made one after the other, in turns, and compare them as pairs.
@@ -118,14 +121,19 @@ def outcome(
     decisions: Counter[str] = Counter()
     covered = 0
     for _ in range(pairs):
-        before, after = _drawn_runs(len(pool), runs, interleaved, random)
-        baseline = [_run(pool[place], steps, 1.0, figure, None if whole else random) for place in before]
-        candidate = [_run(pool[place], steps, 1.0 + slower, figure, None if whole else random) for place in after]
-        if compare is None:
-            found = change_interval(baseline, candidate, figure, paired=interleaved)
-        else:
-            found = compare(baseline, candidate)
-        decisions[decide(found, judged, limit).decision.value] += 1
+        for count in (runs, then or 0):
+            before, after = _drawn_runs(len(pool), count, interleaved, random)
+            own = None if whole else random
+            baseline = [_run(pool[place], steps, 1.0, figure, own) for place in before]
+            candidate = [_run(pool[place], steps, 1.0 + slower, figure, own) for place in after]
+            if compare is None:
+                found = change_interval(baseline, candidate, figure, paired=interleaved)
+            else:
+                found = compare(baseline, candidate)
+            decision = decide(found, judged, limit).decision
+            if decision is not Decision.UNDECIDABLE or then is None:
+                break
+        decisions[decision.value] += 1
         change = -planted if judged.more_is_better else planted
         covered += found.low <= change <= found.high
     return Outcome(decisions, covered / pairs)
@@ -160,10 +168,10 @@ def _run(
 
 
 def plain_bootstrap(baseline: Sequence[RunSample], candidate: Sequence[RunSample]) -> ChangeInterval:
-    """Runs drawn with replacement, and the 2.5% and 97.5% quantiles of what comes of it: nothing is corrected."""
+    """Runs drawn with replacement, and the quantiles of the result: nothing is corrected."""
     random = np.random.default_rng(1)
     before, after = (np.log([run.value for run in side]) for side in (baseline, candidate))
     drawn = [side[random.integers(len(side), size=(2000, len(side)))].mean(axis=1) for side in (before, after)]
-    low, high = np.quantile(drawn[1] - drawn[0], [0.025, 0.975])
+    low, high = np.quantile(drawn[1] - drawn[0], [0.5 - CONFIDENCE / 2.0, 0.5 + CONFIDENCE / 2.0])
     usual = change_interval(baseline, candidate, None)
     return usual._replace(low=float(low), high=float(high))

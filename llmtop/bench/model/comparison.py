@@ -22,7 +22,7 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     worse_pct: float
     worse_low_pct: float
     worse_high_pct: float
-    """Bounds of the change, with 95 % confidence."""
+    """Bounds of the change, with 99 % confidence (`llmtop.bench.statistics.intervals.CONFIDENCE`)."""
 
     @property
     def is_beyond_noise(self) -> bool:
@@ -78,8 +78,10 @@ class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     candidate_runs: int = 0
     paired: bool = False
     """True if runs were interleaved, and compared as pairs."""
+    in_turns: bool = False
+    """True if both commands ran at the same time in turns (--turns), and rounds of turns were compared."""
     block_steps: int | None = None
-    """Steps that were drawn together; None where no steps were."""
+    """Steps, or rounds of turns, that were drawn together; None where none were."""
     block_reason: str = ""
     differs: list[FactDifference] = []
     """Differences between the environments."""

@@ -39,6 +39,9 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of each variant."""
     to_end: bool = False
     """True if the command runs to its own end after its window is whole."""
+    turns: float | None = None
+    """Seconds of a turn where all variants run at the same time in turns (--turns); 0: chosen from the steps of
+    the warm-up. None: one run follows the other."""
     step_timeout_seconds: float = 1800.0
     """End a run in which no step ends for so long before its window is whole."""
     kill: bool = False
@@ -55,7 +58,7 @@ class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     """Unix time at which the first of them began."""
     seconds: float
-    """Time from the start of the first step to the end of the last."""
+    """Time from the start of the first step to the end of the last; with --turns the sum of the steps."""
     warmup_steps: int
     """How many before it were dropped."""
     step_seconds: list[float]
@@ -71,6 +74,13 @@ class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that were made meanwhile and did not arrive here: in no figure."""
     whole: bool = True
     """True if it is as long as was asked for."""
+    step_rounds: list[int] | None = None
+    """With --turns: number of the round of turns that each step was made in. Steps of the same number in both
+    commands are neighbours in time."""
+    turn_seconds: float | None = None
+    """With --turns: usual length of a turn."""
+    interrupted_steps: int = 0
+    """With --turns: steps that a pause interrupted; they are in no figure."""
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +140,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     """Unix time."""
     wall_seconds: float
-    """Time from its start to its end, with everything."""
+    """Time from its start to its end, with everything; with --turns the pauses included."""
     exit_code: int | None = None
     """Exit code of the command; None where a signal ended it, or it has not ended."""
     signal: str | None = None
@@ -144,7 +154,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     """None where there was no step after warm-up."""
     figures: RunFigures = RunFigures()
     verdict: str = "unknown"
-    """Verdict on its steps, as in `llmtop report`."""
+    """Verdict on its steps, as in `llmtop report`; with --turns always "unknown"."""
     verdict_summary: str = ""
     unsteady: list[str] = []
     """Why the window is not steady, one sentence each; empty where it is."""
@@ -223,6 +233,10 @@ METRICS: tuple[BenchMetric, ...] = (
     BenchMetric("memory_peak_bytes", "memory peak", "B", False),
     BenchMetric("mfu_pct", "MFU", "%", True, "mfu"),
 )
+
+
+UNKNOWN_IN_TURNS = frozenset({"gpu_idle_pct", "power_watts", "energy_joules_per_token", "mfu_pct"})
+"""Metrics that runs with --turns lack: counters of the GPU show all commands."""
 
 
 def has_enough_steps(run: BenchRun, settings: BenchSettings) -> bool:

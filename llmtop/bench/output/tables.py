@@ -6,6 +6,7 @@ from llmtop.bench.model.comparison import BenchComparison, FigureChange, Ranking
 from llmtop.bench.model.fact_differences import difference_texts
 from llmtop.bench.model.results import METRICS, Bench
 from llmtop.bench.statistics.decide import change_text
+from llmtop.bench.statistics.intervals import CONFIDENCE_TEXT
 from llmtop.document.model import Table, columns
 from llmtop.format import DASH, count, counted, duration, figure, number, percent, size
 
@@ -27,7 +28,9 @@ def value_text(value: float | None, unit: str) -> str:
 
 def comparison_table(found: BenchComparison) -> Table:
     """Every figure that both sides have."""
-    heads = columns(("figure",), ("baseline", "candidate", "change", "worse by, 95%", "beyond noise"))
+    heads = columns(
+        ("figure",), ("baseline", "candidate", "change", f"worse by, {CONFIDENCE_TEXT}", "beyond noise")
+    )
     average = "medians" if found.against.startswith("the history") else "geometric means of the runs"
     return Table(f"Compared ({average})", heads, [_row(change) for change in found.changes], most=len(METRICS))
 
@@ -96,16 +99,19 @@ def comparison_sentences(found: BenchComparison) -> list[str]:
     if found.advice:
         lines.append(f"To decide it: {found.advice}.")
     how = "interleaved, compared as pairs" if found.paired else "not interleaved"
+    if found.in_turns:
+        how = "at the same time in turns, compared round by round"
     if found.changes and not found.against.startswith("the history"):
         lines.append(
             f"Against {found.against}: {counted(found.baseline_runs, 'run')} and "
-            f"{counted(found.candidate_runs, 'run')}, {how}; 95% confidence. Percentages are of the time for the "
-            "same work."
+            f"{counted(found.candidate_runs, 'run')}, {how}; {CONFIDENCE_TEXT} confidence. Percentages are of the "
+            "time for the same work."
         )
     elif found.changes:
-        lines.append(f"Against {found.against}, medians of each; 95% confidence.")
+        lines.append(f"Against {found.against}, medians of each; {CONFIDENCE_TEXT} confidence.")
     if found.block_steps is not None:
-        steps = "single steps" if found.block_steps == 1 else f"blocks of {found.block_steps} steps"
+        what = "rounds of turns" if found.in_turns else "steps"
+        steps = f"single {what}" if found.block_steps == 1 else f"blocks of {found.block_steps} {what}"
         lines.append(f"Resampled by runs, then by {steps}: {found.block_reason}.")
     if found.differs:
         differences = "; ".join(difference_texts(found.differs))

@@ -146,6 +146,15 @@ class CommandProcess:
             if pid != self.pid and procfs.has_variable(pid, entry) and procfs.is_alive(pid)
         ]
 
+    def process_groups(self) -> list[int]:
+        """Return the process groups of this run: that of its first process, and those of processes that carry its
+        mark (torchrun starts each rank in a session of its own)."""
+        found = {self.pid}
+        for pid in self.remaining_pids():
+            with contextlib.suppress(OSError):
+                found.add(os.getpgid(pid))
+        return sorted(found)
+
     def interrupt(self) -> None:
         """Send SIGINT to its process group, as a terminal does at ctrl+c; its traceback is not shown."""
         os.pwrite(self._last_line, INTERRUPTED, LINE_BYTES)

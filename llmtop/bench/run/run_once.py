@@ -22,7 +22,8 @@ from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.format import duration, encode_json
 from llmtop.redaction.secret_filter import variable_without_secrets, without_secrets, words_without_secrets
 
-_TICK_SECONDS = 0.05
+TICK_SECONDS = 0.05
+"""Between two looks at a command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +61,28 @@ def run_once(request: RunRequest) -> BenchRun:
         UnusableInput: there is no such command, or it cannot be executed.
         NotPossibleHere: the folder cannot be written.
     """
-    try:
-        request.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotPossibleHere(
-            f"{request.folder} cannot be created: {error.strerror}; choose another folder with --out"
-        ) from None
+    make_folder(request.folder)
     with collect_interrupts() as interrupts:
         run = _run_bare(request, interrupts) if not request.attached else _run_watched(request, interrupts)
+    return write_run(request, run)
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder of a run.
+
+    Raises:
+        NotPossibleHere: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotPossibleHere(
+            f"{folder} cannot be created: {error.strerror}; choose another folder with --out"
+        ) from None
+
+
+def write_run(request: RunRequest, run: BenchRun) -> BenchRun:
+    """Write metrics.json of a run; returns the run, "failed" where that is not possible."""
     try:
         write(request.folder / METRICS_FILE, msgspec.json.format(encode_json(run), indent=2) + b"\n")
     except LlmtopError as error:
@@ -75,7 +90,12 @@ def run_once(request: RunRequest) -> BenchRun:
     return run
 
 
-def _start(request: RunRequest) -> CommandProcess:
+def start(request: RunRequest) -> CommandProcess:
+    """Start the command of a run.
+
+    Raises:
+        UnusableInput: there is no such command, or it cannot be executed.
+    """
     environment = {**request.environment, **request.variables}
     return CommandProcess(request.command, environment, attached=request.attached)
 
@@ -83,7 +103,7 @@ def _start(request: RunRequest) -> CommandProcess:
 def _run_watched(request: RunRequest, interrupts: Interrupts) -> BenchRun:
     watch = RunWatch(request.folder, request.surroundings)
     try:
-        command = _start(request)
+        command = start(request)
         timeout = StepTimeout(request.settings.step_timeout_seconds)
         end = RunEnd(command, interrupts, request.say, kill=request.settings.kill)
         try:
@@ -99,13 +119,13 @@ def _run_watched(request: RunRequest, interrupts: Interrupts) -> BenchRun:
     if end.is_abandoned:
         why = "it ignored Ctrl+C" if end.has_timed_out else "after Ctrl+C"
         notes.append(f"left running, {why}: pid {command.pid}")
-    ended = _end_reason(command, interrupts, end, by_window=by_window)
+    ended = end_reason(command, interrupts, end, by_window=by_window)
     if watch.error is not None:
         ended, notes = "failed", [*notes, str(watch.error)]
     if end.has_timed_out:
         limit = duration(request.settings.step_timeout_seconds)
         notes = [f"no step ended for {limit} (--step-timeout), so the command was interrupted", *notes]
-    run = run_result.run_result(_base_run(request, command, ended, notes), request.settings, watch, command)
+    run = run_result.run_result(base_run(request, command, ended, notes), request.settings, watch, command)
     command.close()
     return run
 
@@ -126,7 +146,7 @@ def _run_until_end(
             end.request_end_after_timeout()
         if end.poll():
             break
-        time.sleep(_TICK_SECONDS)
+        time.sleep(TICK_SECONDS)
     return whole and end.is_asked
 
 
@@ -134,6 +154,11 @@ class StepTimeout:
     """Says when no step has ended for too long."""
 
     def __init__(self, seconds: float) -> None:
+        """Begin to wait.
+
+        Args:
+            seconds: time without a step that is too long.
+        """
         self._seconds, self._steps, self._since = seconds, 0, time.monotonic()
 
     def is_over(self, step_count: int) -> bool:
@@ -144,18 +169,26 @@ class StepTimeout:
 
 
 def _run_bare(request: RunRequest, interrupts: Interrupts) -> BenchRun:
-    command = _start(request)
+    command = start(request)
     end = RunEnd(command, interrupts, request.say, kill=request.settings.kill)
     while not command.has_ended() and not end.poll():
-        time.sleep(_TICK_SECONDS)
-    ended = _end_reason(command, interrupts, end, by_window=False)
-    run = _base_run(request, command, ended, end.wait_for_remaining())
+        time.sleep(TICK_SECONDS)
+    ended = end_reason(command, interrupts, end, by_window=False)
+    run = base_run(request, command, ended, end.wait_for_remaining())
     command.close()
     crash = [run_result.crash_text(run, 0)] if ended == "crashed" else []
     return msgspec.structs.replace(run, notes=[*crash, *run.notes])
 
 
-def _end_reason(command: CommandProcess, interrupts: Interrupts, end: RunEnd, *, by_window: bool) -> EndReason:
+def end_reason(command: CommandProcess, interrupts: Interrupts, end: RunEnd, *, by_window: bool) -> EndReason:
+    """Return how a run ended.
+
+    Args:
+        command: the process, which has ended or is left running.
+        interrupts: signals that the bench got while the command ran.
+        end: account of how the command was asked to end.
+        by_window: whether the window was whole before that.
+    """
     if interrupts:
         return "interrupted"
     if end.has_timed_out:
@@ -167,8 +200,15 @@ def _end_reason(command: CommandProcess, interrupts: Interrupts, end: RunEnd, *,
     return "itself" if command.exit_code == 0 else "crashed"
 
 
-def _base_run(request: RunRequest, command: CommandProcess, ended: EndReason, notes: list[str]) -> BenchRun:
-    """Facts of a run that hold whatever it measured."""
+def base_run(request: RunRequest, command: CommandProcess, ended: EndReason, notes: list[str]) -> BenchRun:
+    """Return the facts of a run that hold whatever it measured.
+
+    Args:
+        request: what was asked for.
+        command: the process, which has ended or is left running.
+        ended: how the run ended.
+        notes: sentences on the run.
+    """
     return BenchRun(
         number=request.number,
         folder=request.folder.name,

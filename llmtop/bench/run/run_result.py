@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -15,7 +16,7 @@ from llmtop.bench.run.run_figures import window_figures
 from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
-from llmtop.format import counted, printable
+from llmtop.format import counted, duration, printable
 from llmtop.launch.uninstrumentable import OFF_REASON, flag_message, unattachable_reason, unsupported_python_flag
 from llmtop.naming import variable_names
 
@@ -38,8 +39,6 @@ def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command:
     during = [one for one in watch.snapshots if window.started_at <= one.time <= ended + 1.0]
     uuids = {rank.rank.gpu_uuid for rank in steps.ranks if rank.rank.gpu_uuid}
     by_gpus, more, shared = steadiness.gpu_findings(uuids, during, command.owns)
-    if window.lost:
-        more.append(f"{counted(window.lost, 'step')} of the window did not arrive here, and count in no figure")
     verdict, summary = _verdict(watch, window)
     return replace(
         run,
@@ -49,8 +48,72 @@ def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command:
         verdict=verdict,
         verdict_summary=summary,
         unsteady=[*steadiness.step_findings(window), *by_gpus],
-        notes=[*notes, *more],
+        notes=[*notes, *more, *_lost_notes(window)],
     )
+
+
+def _lost_notes(window: MeasuredSteps) -> list[str]:
+    if not window.lost:
+        return []
+    return [f"{counted(window.lost, 'step')} of the window did not arrive here, and count in no figure"]
+
+
+def result_in_turns(
+    run: BenchRun,
+    settings: BenchSettings,
+    steps: RunSteps,
+    watch: RunWatch,
+    *,
+    owns: Callable[[int], bool],
+    turn: float,
+) -> BenchRun:
+    """Return the run of a command that ran in turns with others, with the figures of its kept steps.
+
+    What a pause or the other commands change is absent: power, energy, GPU idle time, MFU, and the verdict.
+
+    Args:
+        run: what is known of it whatever it measured.
+        settings: what it was asked for.
+        steps: steps of this command, the kept ones chosen.
+        watch: what was seen of all commands.
+        owns: whether a process belongs to any of the commands.
+        turn: usual length of a turn, seconds.
+    """
+    window = steps.measured_window(settings)
+    notes = [*run.notes, *_incomplete_notes(run, settings, steps, window)]
+    if window is None or steps.kept is None:
+        return replace(run, steps_seen=steps.step_count, notes=notes)
+    uuids = {rank.rank.gpu_uuid for rank in steps.ranks if rank.rank.gpu_uuid}
+    by_gpus, more, _ = steadiness.gpu_findings(uuids, list(watch.snapshots), owns)
+    figures = window_figures(window, steps.measured_steps(settings), steps.ranks, [], frozenset(uuids))
+    return replace(
+        run,
+        steps_seen=steps.step_count,
+        window=replace(window, turn_seconds=turn),
+        figures=replace(figures, mfu_pct=None, mfu_note=None),
+        unsteady=[*steadiness.step_findings(window), *by_gpus, *_turn_findings(steps, turn)],
+        notes=[*notes, *more, *_lost_notes(window)],
+    )
+
+
+def _turn_findings(steps: RunSteps, turn: float) -> list[str]:
+    """Return why the kept steps may not stand for all of them."""
+    kept, found = steps.kept, []
+    if kept is None:
+        return []
+    long = [seconds for seconds in kept.interrupted if seconds > turn]
+    if long:
+        usual = duration(sum(long) / len(long))
+        found.append(
+            f"{counted(len(long), 'step')} ran for longer than a turn ({usual} on average, turns of "
+            f"{duration(turn)}): such steps are never kept; pass longer --turns"
+        )
+    if kept.while_paused > len(set(kept.rounds)):
+        found.append(
+            f"{counted(kept.while_paused, 'step')} were made while the command was paused: some of its processes "
+            "are not stopped with it"
+        )
+    return found
 
 
 def _verdict(watch: RunWatch, window: MeasuredSteps) -> tuple[str, str]:

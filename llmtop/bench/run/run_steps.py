@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from llmtop.bench.model.results import BenchSettings, MeasuredSteps
+from llmtop.bench.run.kept_steps import KeptSteps
+from llmtop.bench.run.turns import Turn
 from llmtop.model.snapshot import Rank, Step
 from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder
 
@@ -19,6 +21,8 @@ class RankSteps:
         self.rank = rank
         """Rank as last reported."""
         self.wholes: list[WholeStep] = []
+        self.starts: list[float] = []
+        """Start of each whole step by CLOCK_MONOTONIC, in seconds."""
         self.lost_at: list[tuple[int, int]] = []
         """How many whole steps there were, and how many had been lost by then."""
         self.overhead_seconds: float | None = None
@@ -41,6 +45,7 @@ class RankSteps:
             if whole is not None and len(self.wholes) < _MOST:
                 self._places[whole.step.index, whole.step.started_at] = len(self.wholes)
                 self.wholes.append(whole)
+                self.starts.append(step.started_at - (rank.clock_offset_seconds or 0.0) - whole.seconds)
         for step in rank.gpu_updates:
             self._following.update(step)
             place = self._places.get((step.index, step.started_at))
@@ -59,6 +64,8 @@ class RunSteps:
 
     def __init__(self) -> None:
         self._ranks: dict[tuple[int, float | None], RankSteps] = {}
+        self.kept: KeptSteps | None = None
+        """Steps that count where the program runs in turns; None: all count."""
 
     def add(self, ranks: Iterable[Rank]) -> None:
         """Update this run's processes from a snapshot."""
@@ -87,9 +94,25 @@ class RunSteps:
         """Return True if any process has attached."""
         return bool(self._ranks)
 
+    def judge_turns(self, settings: BenchSettings, turns: Sequence[Turn]) -> None:
+        """Choose the steps that count among those that came since.
+
+        Args:
+            settings: of the run.
+            turns: all turns of this program so far, oldest first.
+        """
+        ranks = self.ranks
+        if self.kept is None or not ranks:
+            return
+        self.kept.add_turns(turns)
+        durations = [whole.seconds for whole in ranks[0].wholes]
+        self.kept.judge(ranks[0].starts, durations, settings.warmup)
+
     def measured_steps(self, settings: BenchSettings) -> list[WholeStep]:
         """Return the steps after warm-up that are measured, as far as they are there."""
         ranks = self.ranks
+        if self.kept is not None:
+            return [ranks[0].wholes[place] for place in self.kept.places] if ranks else []
         after = ranks[0].wholes[settings.warmup :] if ranks else []
         if settings.steps is not None:
             return after[: settings.steps]
@@ -115,10 +138,14 @@ class RunSteps:
         main, count = ranks[0], len(measured)
         together = [main] if main.rank.kind == "request" else ranks
         first, last = measured[0], measured[-1]
-        lost = sum(number for at, number in main.lost_at if settings.warmup < at < settings.warmup + count)
+        begins, ends = settings.warmup, settings.warmup + count
+        if self.kept is not None:
+            begins, ends = self.kept.places[0], self.kept.places[-1]
+        lost = sum(number for at, number in main.lost_at if begins < at < ends)
+        kept, ended_at = self.kept, last.step.started_at + last.seconds
         return MeasuredSteps(
             started_at=first.step.started_at,
-            seconds=last.step.started_at + last.seconds - first.step.started_at,
+            seconds=ended_at - first.step.started_at if kept is None else sum(one.seconds for one in measured),
             warmup_steps=settings.warmup,
             step_seconds=[whole.seconds for whole in measured],
             step_tokens=_sum_over_ranks(measured, together, "tokens"),
@@ -127,6 +154,8 @@ class RunSteps:
             kind=main.rank.kind,
             lost=lost,
             whole=self.is_whole(settings),
+            step_rounds=None if kept is None else list(kept.rounds),
+            interrupted_steps=0 if kept is None else len(kept.interrupted),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,29 @@ _MOST_SNAPSHOTS = 3600
 class RunWatch:
     """Makes a snapshot a second of this machine, keeps those of the window, and writes recording and gpu.csv."""
 
-    def __init__(self, folder: Path, environment: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: dict[str, Any] | None = None,
+        *,
+        commands: int = 1,
+        interval: float = INTERVAL_SECONDS,
+    ) -> None:
         """Create the files and start the sources.
 
         Args:
             folder: of the run.
             environment: facts for the header of the recording.
+            commands: how many commands run at the same time.
+            interval: seconds between snapshots.
 
         Raises:
             LlmtopError: the files cannot be written.
         """
-        self.steps = RunSteps()
+        self.all_steps = tuple(RunSteps() for _ in range(commands))
+        """Steps of each command."""
+        self.steps = self.all_steps[0]
+        self.interval = interval
         self.snapshots: deque[Snapshot] = deque(maxlen=_MOST_SNAPSHOTS)
         self.error: LlmtopError | None = None
         """Why the files are cut short."""
@@ -51,7 +64,7 @@ class RunWatch:
         )
         self._trainings: StepsSource | None = None
         self._settled_at: float | None = None
-        self._hub: Hub = live_hub(interval=INTERVAL_SECONDS, stages=(self._recorder,), make_sources=self._sources)
+        self._hub: Hub = live_hub(interval=interval, stages=(self._recorder,), make_sources=self._sources)
         self._due = time.monotonic()
 
     def _sources(self, interval: float) -> Sources:
@@ -61,20 +74,20 @@ class RunWatch:
             self._trainings.set_discovery_interval(DISCOVERY_SECONDS)
         return sources
 
-    def poll(self, command: CommandProcess) -> bool:
+    def poll(self, *commands: CommandProcess) -> bool:
         """Make a snapshot if one is due; returns whether one was made. For a loop that comes by often."""
         now = time.monotonic()
         if now < self._due:
             return False
-        self._take_snapshot(command)
-        self._due = next_round(self._due, time.monotonic(), INTERVAL_SECONDS)
+        self._take_snapshot(commands)
+        self._due = next_round(self._due, time.monotonic(), self.interval)
         return True
 
-    def finish(self, command: CommandProcess) -> None:
-        """Take in the last steps of a command that has ended."""
+    def finish(self, *commands: CommandProcess) -> None:
+        """Take in the last steps of commands that have ended."""
         until = time.monotonic() + END_SECONDS
         while True:
-            ranks = self._take_snapshot(command)
+            ranks = self._take_snapshot(commands)
             if all(rank.state == "gone" for rank in ranks) or time.monotonic() > until:
                 return
             time.sleep(DISCOVERY_SECONDS)
@@ -86,10 +99,13 @@ class RunWatch:
         self._csv.close()
         self.error = self.error or self._recorder.error
 
-    def _take_snapshot(self, command: CommandProcess) -> list[Rank]:
+    def _take_snapshot(self, commands: Sequence[CommandProcess]) -> list[Rank]:
         snapshot = self._hub.poll()
-        ranks = [rank for rank in snapshot.ranks if command.owns(rank.pid)]
-        self.steps.add(ranks)
+        ranks: list[Rank] = []
+        for command, steps in zip(commands, self.all_steps, strict=True):
+            owned = [rank for rank in snapshot.ranks if command.owns(rank.pid)]
+            steps.add(owned)
+            ranks += owned
         self.snapshots.append(snapshot)
         try:
             if self.error is None:
@@ -102,7 +118,7 @@ class RunWatch:
 
     def _settle(self) -> None:
         """Search for trainings less often once those of this run are known."""
-        if self._trainings is None or not self.steps.has_attached:
+        if self._trainings is None or not all(steps.has_attached for steps in self.all_steps):
             return
         now = time.monotonic()
         if self._settled_at is None:

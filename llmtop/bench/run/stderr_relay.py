@@ -13,7 +13,7 @@ import sys
 
 LINE_BYTES = 4096
 INTERRUPTED = b"i"
-_READ_BYTES = 65536
+READ_BYTES = 65536
 _TRACEBACK = b"Traceback (most recent call last):"
 _HELD_BYTES = 1 << 20
 """Limit for a traceback that is held back until its last line is known."""
@@ -24,7 +24,7 @@ def main(memory: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the command may have something to write at ctrl+c
     line = held = b""
-    while data := os.read(0, _READ_BYTES):
+    while data := os.read(0, READ_BYTES):
         held = _without_interrupt(held + data) if held or _is_interrupted(memory) else _pass_chunk(data)
         *ended, line = (line + data).replace(b"\r", b"\n").split(b"\n")
         line = line[-LINE_BYTES:]

@@ -19,7 +19,7 @@ class BlockLength(NamedTuple):
     reason: str
 
 
-def block_length(runs: Sequence[Steps]) -> BlockLength:
+def block_length(runs: Sequence[Steps], what: str = "steps") -> BlockLength:
     """Return the length at which a circular block bootstrap of the mean errs least, from the runs'
     autocorrelation.
 
@@ -32,24 +32,25 @@ def block_length(runs: Sequence[Steps]) -> BlockLength:
     take 60, and blocks that tear them apart make noise of 2 % where runs differ by 0.2 %.
 
     Args:
-        runs: seconds of the steps of each run, in order.
+        runs: seconds of the steps of each run, in order; or ratios of two commands by round of turns.
+        what: what one of them is, in the plural, for the reason.
 
     Returns:
         From 1 to half of the shortest run.
     """
     runs = [run for run in runs if len(run) >= 4]
     if not runs:
-        return BlockLength(1, "too few steps to tell how neighbours are related")
+        return BlockLength(1, f"too few {what} to tell how neighbours are related")
     shortest = min(len(run) for run in runs)
     covariance = _covariance(runs, most := max(1, shortest // 2))
     if covariance[0] <= 0.0:
-        return BlockLength(1, "all steps are equally long")
+        return BlockLength(1, f"all {what} are equally long")
     correlation = covariance / covariance[0]
     count = sum(len(run) for run in runs)
     chance = 2.0 * math.sqrt(math.log10(count) / count)
     last = _last_significant_lag(correlation, chance, max(5, math.ceil(math.sqrt(math.log10(count)))))
     if last == 0:
-        return BlockLength(1, f"neighbouring steps are unrelated (autocorrelation {correlation[1]:+.2f})")
+        return BlockLength(1, f"neighbouring {what} are unrelated (autocorrelation {correlation[1]:+.2f})")
     lags = np.arange(1, min(2 * last, most) + 1)
     weights = np.minimum(1.0, 2.0 * (1.0 - lags / (2.0 * last)))  # the flat-top window of Politis and Romano
     spectrum = covariance[0] + 2.0 * float(np.sum(weights * covariance[lags]))
@@ -60,7 +61,7 @@ def block_length(runs: Sequence[Steps]) -> BlockLength:
     length = math.ceil(shortest / (shortest // length))  # as few as these, and as long: the last is whole too
     return BlockLength(
         length,
-        f"steps up to {last} apart are related (autocorrelation {correlation[1]:+.2f} of neighbours)",
+        f"{what} up to {last} apart are related (autocorrelation {correlation[1]:+.2f} of neighbours)",
     )
 
 

@@ -40,7 +40,11 @@ _CELLS = 4_000_000
 _MORE_DEGREES = 4.0
 """Times as many degrees of freedom as runs alone give, at the most: blocks hold less information than their
 number."""
-CONFIDENCE = 0.95
+CONFIDENCE = 0.99
+"""Confidence of every interval that decides, both sides together. A false alarm stops a merge, and an undecidable
+bench is made again with more runs. Two looks at equal programs (5 runs, then 10) are to err in at most 2 %. At
+98 % they do not (docs/bench.md)."""
+CONFIDENCE_TEXT = f"{100.0 * CONFIDENCE:.0f} %"
 SEED = 20150  # any: the same runs are always decided the same way
 
 
@@ -51,6 +55,8 @@ class RunSample(NamedTuple):
     """Its figure, above 0."""
     steps: Steps | None = None
     """Seconds of its steps, in order; None where the figure is none of steps."""
+    rounds: NDArray[np.int64] | None = None
+    """Round of turns of each step, where both sides of a pair ran at the same time in turns; ascending."""
 
 
 class ChangeInterval(NamedTuple):
@@ -65,11 +71,53 @@ class ChangeInterval(NamedTuple):
     """Degrees of freedom that it is known with."""
     blocks: BlockLength
     paired: bool
+    in_turns: bool = False
+    """True if the rounds of turns were drawn, both sides together."""
 
     @property
     def noise(self) -> float:
         """Half the width of the interval."""
         return (self.high - self.low) / 2.0
+
+
+class _TurnSide(NamedTuple):
+    """The steps of one side of a pair that ran in turns."""
+
+    steps: Steps
+    rounds: NDArray[np.int64]
+    """Number of each step's round among those that both sides have, from 0."""
+
+    def means(self) -> Steps:
+        """Return the mean step of each round."""
+        found: Steps = np.bincount(self.rounds, self.steps) / np.bincount(self.rounds)
+        return found
+
+
+class TurnPair(NamedTuple):
+    """Two runs that ran at the same time in turns."""
+
+    before: _TurnSide
+    after: _TurnSide
+    ratios: Steps
+    """Mean step of the second over that of the first, by round."""
+
+    @classmethod
+    def of_runs(cls, before: RunSample, after: RunSample) -> TurnPair:
+        """Return the rounds that both runs have.
+
+        Raises:
+            ValueError: they have none in common, or one has no steps.
+        """
+        if before.rounds is None or after.rounds is None or before.steps is None or after.steps is None:
+            raise ValueError("a run in turns needs steps with rounds")
+        common = np.intersect1d(before.rounds, after.rounds)
+        if not len(common):
+            raise ValueError("the two runs have no round in common")
+        sides = []
+        for steps, rounds in ((before.steps, before.rounds), (after.steps, after.rounds)):
+            inside = np.isin(rounds, common)
+            sides.append(_TurnSide(steps[inside], np.searchsorted(common, rounds[inside])))
+        return cls(sides[0], sides[1], sides[1].means() / sides[0].means())
 
 
 class _DrawnRuns(NamedTuple):
@@ -108,12 +156,18 @@ def change_interval(
     if min(len(baseline), len(candidate)) < 2 or (paired and len(baseline) != len(candidate)):
         raise ValueError("an interval needs two runs on each side, and pairs as many on both")
     random = np.random.default_rng(SEED)
-    blocks = block_length([run.steps for run in (*baseline, *candidate) if run.steps is not None])
-    before = [_step_noise(run, figure, blocks.steps, random) for run in baseline]
-    after = [_step_noise(run, figure, blocks.steps, random) for run in candidate]
     before_logs, after_logs = _log_values(baseline), _log_values(candidate)
+    in_turns = paired and figure is not None and all(run.rounds is not None for run in (*baseline, *candidate))
+    if in_turns and figure is not None:
+        pairs = [TurnPair.of_runs(*pair) for pair in zip(baseline, candidate, strict=True)]
+        blocks = block_length([pair.ratios for pair in pairs], "rounds of turns")
+        both = [_turn_noise(pair, figure, blocks.steps, random) for pair in pairs]
+    else:
+        blocks = block_length([run.steps for run in (*baseline, *candidate) if run.steps is not None])
+        before = [_step_noise(run, figure, blocks.steps, random) for run in baseline]
+        after = [_step_noise(run, figure, blocks.steps, random) for run in candidate]
+        both = [one - other for one, other in zip(after, before, strict=True)] if paired else []
     if paired:
-        both = [one - other for one, other in zip(after, before, strict=True)]
         groups = [_draw_runs(after_logs - before_logs, both, random)]
         log_ratio, deviations = groups[0].mean, groups[0].deviations
     else:
@@ -121,7 +175,7 @@ def change_interval(
         log_ratio, deviations = groups[1].mean - groups[0].mean, groups[1].deviations - groups[0].deviations
     error, degrees = float(deviations.std()), _welch(groups)
     half = error * t_quantile(0.5 + confidence / 2.0, degrees)
-    return ChangeInterval(log_ratio, log_ratio - half, log_ratio + half, error, degrees, blocks, paired)
+    return ChangeInterval(log_ratio, log_ratio - half, log_ratio + half, error, degrees, blocks, paired, in_turns)
 
 
 def _log_values(runs: Sequence[RunSample]) -> Values:
@@ -138,11 +192,34 @@ def _step_noise(run: RunSample, figure: StepStatistic | None, length: int, rando
         np.log(figure(resample(run.steps, length, min(chunk, WITHIN - done), random)))
         for done in range(0, WITHIN, chunk)
     ]
-    found = np.concatenate(drawn)
+    return _centred(np.concatenate(drawn), len(run.steps), length)
+
+
+def _centred(found: Values, count: int, length: int) -> Values:
+    """Return draws about 0, with the variance that blocks of `length` of `count` steps or rounds leave out."""
     # Blocks of half a run are but two: as with runs, they know (n - length)/n of the variance.
-    known = 1.0 - min(length, len(run.steps) // 2) / len(run.steps)
+    known = 1.0 - min(length, count // 2) / count
     centred: Values = (found - found.mean()) / math.sqrt(known)
     return centred
+
+
+def _turn_noise(pair: TurnPair, figure: StepStatistic, length: int, random: np.random.Generator) -> Values:
+    """Return the shift of the logarithm of the ratio of a pair by the noise of its rounds: one value per draw,
+    mean 0. Both sides of a round are drawn together, so what slows both drops out."""
+    rounds = len(pair.ratios)
+    if rounds < 2:
+        return np.zeros(WITHIN)
+    starts = random.integers(rounds, size=(WITHIN, math.ceil(rounds / length)))
+    drawn = ((starts[:, :, None] + np.arange(length)) % rounds).reshape(WITHIN, -1)[:, :rounds]
+    chunk = max(1, _CELLS // max(len(side.steps) for side in (pair.before, pair.after)))
+    found = []
+    for done in range(0, WITHIN, chunk):
+        counts = np.stack([np.bincount(row, minlength=rounds) for row in drawn[done : done + chunk]]).astype(float)
+        before, after = (
+            np.log(figure.of_counts(side.steps, counts[:, side.rounds])) for side in (pair.before, pair.after)
+        )
+        found.append(after - before)
+    return _centred(np.concatenate(found), rounds, length)
 
 
 def _draw_runs(logs: Values, within: Sequence[Values], random: np.random.Generator) -> _DrawnRuns:

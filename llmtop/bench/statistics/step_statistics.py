@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,39 @@ from llmtop.bench.model.results import METRICS, BenchMetric
 from llmtop.errors import UnusableInput
 
 Steps = NDArray[np.float64]
-StepStatistic = Callable[[Steps], Steps]
-"""Function from seconds of steps, shape (..., steps), to a figure, shape (...), except for a factor of the run
-itself."""
+
+
+class StepStatistic(NamedTuple):
+    """How a figure comes of seconds of steps, except for a factor of the run itself."""
+
+    share: float | None = None
+    """Share of steps below a percentile; None for the mean."""
+    is_rate: bool = False
+    """True for one over the mean."""
+
+    def __call__(self, steps: Steps) -> Steps:
+        """Return the figure, shape (...), of steps, shape (..., steps)."""
+        found: Steps = steps.mean(axis=-1) if self.share is None else np.quantile(steps, self.share, axis=-1)
+        return 1.0 / found if self.is_rate else found
+
+    def of_counts(self, steps: Steps, counts: Steps) -> Steps:
+        """Return the figure where each step occurs several times.
+
+        Args:
+            steps: shape (steps,).
+            counts: how often each of them occurs, shape (draws, steps).
+
+        Returns:
+            Shape (draws,).
+        """
+        total = counts.sum(axis=1)
+        if self.share is None:
+            found: Steps = counts @ steps / total
+        else:
+            order = np.argsort(steps)
+            below = np.cumsum(counts[:, order], axis=1)
+            found = steps[order][np.argmax(below >= self.share * total[:, None], axis=1)]
+        return 1.0 / found if self.is_rate else found
 
 
 def metric_named(name: str, option: str = "--metric") -> BenchMetric:
@@ -44,29 +74,12 @@ def worse_percent(metric: BenchMetric, log_ratio: float) -> float:
     return 100.0 * float(np.expm1(-log_ratio if metric.more_is_better else log_ratio))
 
 
-def _mean(steps: Steps) -> Steps:
-    found: Steps = steps.mean(axis=-1)
-    return found
-
-
-def _rate(steps: Steps) -> Steps:
-    return 1.0 / _mean(steps)
-
-
-def _percentile(share: float) -> StepStatistic:
-    def of_steps(steps: Steps) -> Steps:
-        found: Steps = np.quantile(steps, share, axis=-1)
-        return found
-
-    return of_steps
-
-
 _STEP_STATISTICS: dict[str, StepStatistic] = {
-    "steps_per_s": _rate,
-    "samples_per_s": _rate,
-    "tokens_per_s": _rate,
-    "step_seconds_mean": _mean,
-    "step_seconds_p50": _percentile(0.50),
-    "step_seconds_p95": _percentile(0.95),
-    "step_seconds_p99": _percentile(0.99),
+    "steps_per_s": StepStatistic(is_rate=True),
+    "samples_per_s": StepStatistic(is_rate=True),
+    "tokens_per_s": StepStatistic(is_rate=True),
+    "step_seconds_mean": StepStatistic(),
+    "step_seconds_p50": StepStatistic(0.50),
+    "step_seconds_p95": StepStatistic(0.95),
+    "step_seconds_p99": StepStatistic(0.99),
 }

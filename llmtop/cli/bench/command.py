@@ -90,11 +90,7 @@ def bench(
         raise UnusableInput("--steps and --seconds exclude each other: pass one of them")
     if keep_diff and no_diff:
         raise UnusableInput("--keep-diff and --no-diff exclude each other: pass one of them")
-    if bare and not to_end:
-        raise UnusableInput(
-            "--bare measures whole runs, because steps are not counted without llmtop: add --to-end, and use a "
-            "command that exits"
-        )
+    _check_ends(gate, to_end=to_end, bare=bare)
     if gate.compares and click.get_current_context().get_parameter_source("runs") == ParameterSource.DEFAULT:
         runs = RUNS_COMPARED
     judge = Gate(gate, command, runs)
@@ -104,6 +100,7 @@ def bench(
         seconds=seconds,
         runs=runs,
         to_end=to_end,
+        turns=gate.turns,
         step_timeout_seconds=step_timeout,
         kill=kill,
         diff=not no_diff,
@@ -118,6 +115,17 @@ def bench(
     finally:
         judge.write(found)
         _show(found, as_json=as_json)
+
+
+def _check_ends(gate: GateOptions, *, to_end: bool, bare: bool) -> None:
+    """Refuse options on the end of a run that contradict each other."""
+    if bare and not to_end:
+        raise UnusableInput(
+            "--bare measures whole runs, because steps are not counted without llmtop: add --to-end, and use a "
+            "command that exits"
+        )
+    if gate.turns is not None and to_end:
+        raise UnusableInput("--turns excludes --to-end and --bare: it interrupts all commands together")
 
 
 def _exit_code(judge: Gate, found: Bench, folder: Path) -> int:

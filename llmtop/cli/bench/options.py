@@ -16,12 +16,23 @@ def _parse_limits(_ctx: click.Context, _param: click.Parameter, values: tuple[st
     return tuple(parse_limit(value) for value in values)
 
 
+def _parse_turns(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    """Return the seconds of a turn; 0 for auto."""
+    from llmtop.bench.limits import parse_turns  # not for --help
+
+    return None if value is None else parse_turns(value)
+
+
 _file = click.Path(path_type=Path, dir_okay=False)
 _OPTIONS = (
     click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE",
                  help="Compare with a file of --save-baseline, or with the folder of a bench."),
     click.option("--against", metavar="CMD",
                  help="Compare with another command, in quotes; the two commands run alternately."),
+    click.option("--turns", callback=_parse_turns, metavar="auto|TIME",
+                 help="With --against or --vary: run all commands at the same time, in turns of TIME (100ms, 2s). "
+                 "One command is stopped (SIGSTOP) while another runs. For noisy machines; all commands must fit "
+                 "in memory together."),
     click.option("--history", type=_file, metavar="FILE",
                  help="Compare with the medians of the last benches in FILE, and add this one."),
     click.option("--window", type=click.IntRange(3, 1000), default=10, show_default=True, metavar="N",
@@ -47,7 +58,7 @@ _OPTIONS = (
     click.option("--junit", type=_file, metavar="FILE", help="Write the result as JUnit XML."),
 )  # fmt: skip
 _NAMES = (
-    "baseline", "against", "history", "window", "vary", "fail_over", "metric", "strict", "capture",
+    "baseline", "against", "turns", "history", "window", "vary", "fail_over", "metric", "strict", "capture",
     "save_baseline", "force", "summary", "junit",
 )  # fmt: skip
 

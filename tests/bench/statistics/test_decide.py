@@ -9,7 +9,7 @@ import pytest
 
 from llmtop.bench.statistics.blocks import BlockLength
 from llmtop.bench.statistics.decide import Decision, change_text, decide, required_runs
-from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, change_interval
+from llmtop.bench.statistics.intervals import CONFIDENCE, ChangeInterval, RunSample, change_interval
 from llmtop.bench.statistics.step_statistics import metric_named
 from llmtop.bench.statistics.student_t import t_quantile
 from tests.support.resampled_runs import LEFT_WHOLE, outcome, plain_bootstrap, pools
@@ -67,7 +67,7 @@ def test_the_number_of_runs_that_is_named_decides_four_of_five_benches(
     """Simulated benches, whose change and noise are those that the measured one had."""
     noise, mean = 0.06, metric_named("mean")
     degrees, error = 2.0 * (runs - 1), noise * math.sqrt(2.0 / runs)
-    half = error * t_quantile(0.975, degrees)
+    half = error * t_quantile(0.5 + CONFIDENCE / 2.0, degrees)
     measured = ChangeInterval(change, change - half, change + half, error, degrees, BlockLength(1, ""), False)
     assert decide(measured, mean, limit).decision is Decision.UNDECIDABLE
     named = required_runs(measured, mean, limit, runs)
@@ -100,16 +100,17 @@ def test_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found(pool: str,
     whole = pool == LEFT_WHOLE
     equal = outcome(runs, 400, interleaved=interleaved, whole=whole)
     planted = outcome(runs, 400, interleaved=interleaved, slower=0.06, whole=whole)
-    assert equal.decisions["regression"] <= 20
-    assert min(equal.covered, planted.covered) >= 0.93
+    assert equal.decisions["regression"] <= 8, "0.5 % are meant, 2 of 400; 8 in one of 2,000 series"
+    assert min(equal.covered, planted.covered) >= 0.96
     if pool in ("h100", "typical"):
         assert planted.decisions["regression"] >= 380
-        assert equal.decisions["ok"] >= 320
+        assert equal.decisions["ok"] >= 240, "noise of 1 % from run to run leaves a third open at a limit of 3 %"
 
 
 def test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found() -> None:
     runs = pools()["typical"]
-    assert outcome(runs, 20).decisions["ok"] >= 18
+    equal = outcome(runs, 20).decisions
+    assert (equal["regression"], equal["ok"] >= 10) == (0, True)
     assert outcome(runs, 20, slower=0.06).decisions["regression"] >= 18
 
 
@@ -117,4 +118,4 @@ def test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found() ->
 def test_the_plain_bootstrap_is_too_narrow_for_five_runs() -> None:
     runs = pools()["mixed"]
     plain, corrected = outcome(runs, 100, compare=plain_bootstrap), outcome(runs, 100)
-    assert plain.covered < 0.93 <= corrected.covered
+    assert plain.covered < 0.96 <= corrected.covered
