@@ -103,6 +103,8 @@ def _moment(moment: Snapshot, second: int, ranks: str, alert: str, kind: str) ->
         found[0] = _starved(found[0])
     gpus = [_gpu(one, kind) for one in moment.gpus]
     if bad and gpus and alert in ("warning", "several"):
+        if sum(one.gpu_uuid == gpus[0].uuid for one in found) == 1:
+            gpus[0] = _waiting(gpus[0])
         gpus[0] = _hot(gpus[0])
     if bad and gpus and alert in ("critical", "several"):
         gpus[-1] = _spinning(gpus[-1]) if kind != "consumer" else replace(gpus[-1], error="GPU is lost")
@@ -151,7 +153,9 @@ def _rank(rank: Rank, ranks: str, alert: str, gpus: int, *, bad: bool) -> Rank:
 def _starved(rank: Rank) -> Rank:
     """Most of each step is spent in the data loader."""
     phases = tuple(
-        replace(one, host_seconds=0.44) if one.name == "dataload" else one
+        replace(one, host_seconds=0.44, gpu_seconds=None if one.gpu_seconds is None else 0.377)
+        if one.name == "dataload"
+        else one
         for one in rank.phases
         if "/" not in one.name
     )
@@ -196,6 +200,12 @@ def _parts(gpu: Gpu) -> list[Gpu]:
             for place in range(2)
         ),
     ]
+
+
+def _waiting(gpu: Gpu) -> Gpu:
+    """Without work for 77 % of the time, as its only rank says."""
+    shares = {name: 0.23 * (getattr(gpu, name) or 0.0) for name in _GPM if getattr(gpu, name) is not None}
+    return replace(gpu, util_pct=23.0, mem_util_pct=6.0, power_watts=0.5 * (gpu.power_watts or 0.0), **shares)
 
 
 def _hot(gpu: Gpu) -> Gpu:

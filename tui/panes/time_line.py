@@ -136,7 +136,7 @@ def _title_row(words: str, rewound: bool, width: int, theme: CellTheme) -> Row:
 
 def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
     """Return the lines in display order, each with its number of rows."""
-    lines = _lines(view, room)
+    lines = [line for line in _lines(view, room) if not view.history.is_left_out(line.name)]
     lanes = min(max(len(_spans(view)), 1), _MAX_ALERT_ROWS)
     first = sum(line.core for line in lines)  # the rows above the table say what holds, these are nowhere else
     heights = {"alerts": min(lanes, 1 if room < 7 else 2)} if room > max(first, 1) else {}

@@ -249,6 +249,8 @@ class CapturesScreen(SortedTable, LlmtopScreen):
             self._delete([capture] if self._asks == "delete" and capture else self._beyond())
         elif capture is not None:
             self._open(capture)
+        else:
+            self.notify("The list has no capture to open.")
 
     def _open(self, capture: StoredCapture) -> None:
         if capture.state == "running":

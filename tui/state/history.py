@@ -284,6 +284,10 @@ class History:
                         values.append(value)
         self.store.put(slots, values, since, now)
 
+    def is_left_out(self, name: Name) -> bool:
+        """Return True if there was no room for a series: it has no chart."""
+        return name in self._wanting
+
     def _slot(self, name: Name) -> int | None:
         slot = self.store.slot(name)
         if slot is not None or name in self._wanting:

@@ -199,3 +199,15 @@ def test_no_label_of_a_chart_is_cut(width: int) -> None:
     logged = tuple(f" {name[:4]}" for name in scene(gpus=0, ranks=1, seconds=2)[-1].ranks[0].metrics)
     rows = charts(scene(gpus=0, ranks=1, seconds=60), width, 24)
     assert [row for row in rows if "…" in row and not row.startswith(logged)] == []
+
+
+def test_a_figure_whose_history_has_no_room_has_no_row() -> None:
+    moments = scene(gpus=16, seconds=60)
+    view = viewed(*moments)
+    view.selected = uuid(5)
+    rows = [row.strip(ascii_only=False).text for row in time_line.paint(view, 200, 40, LOOK)]
+    labelled = [row for row in rows[1:-1] if row[1:].strip() and row[1] != " "]
+    assert any(row.startswith(" GPU5 util") for row in labelled)
+    assert [row for row in labelled if not row[time_line.LABEL + 1 :].strip() and " alerts" not in row] == []
+    of_gpus = {(gpu.uuid, key) for gpu in moments[-1].gpus for key in ("pcie_tx", "nvlink_rx")}
+    assert any(map(view.history.is_left_out, of_gpus)), "16 GPUs have more figures than there is room for"
