@@ -7,7 +7,7 @@ from typing import TypeVar
 
 Painted = TypeVar("Painted")
 
-_MOST = 256
+_MOST = 512
 """Places: more than any screen has lines."""
 
 

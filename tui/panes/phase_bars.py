@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
@@ -57,13 +58,17 @@ def colors_of(names: Sequence[str]) -> dict[str, int]:
     return found
 
 
+_colors_of = lru_cache(maxsize=64)(colors_of)
+"""The same for the names of one training, which every pane of a frame asks for; not to be changed."""
+
+
 def _top(rank: Rank) -> list[Phase]:
     return [phase for phase in rank.phases if "/" not in phase.name]
 
 
 def colors(rank: Rank) -> dict[str, int]:
     """Return the same for the top-level phases of a training."""
-    return colors_of([phase.name for phase in _top(rank)])
+    return _colors_of(tuple([phase.name for phase in _top(rank)]))
 
 
 def parts(rank: Rank) -> list[Part]:

@@ -7,6 +7,7 @@ has no room is not drawn; the order of the rows is the order of what they are wo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Literal
 
@@ -422,6 +423,18 @@ def _size(value: float | None) -> str:
 
 
 def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
+    """Return a line as painted; the same rows until its value or the end of all charts changes."""
+    history, name = view.history, line.name
+    moment = history.end, history.cells(room), history.rewritten(name)
+    made_of = moment, line.label, line.value, line.axis, line.limit, line.hue, label, room, tall, width, theme
+    return view.kept.get(
+        (name, "chart"), made_of, lambda: _paint_chart(line, view, label, room, tall, width, theme)
+    )
+
+
+def _paint_chart(
+    line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme
+) -> list[Row]:
     past = _past_heights(line, view.history, room, tall)
     kept = view.kept.get
     named = kept((line.name, "label"), (line.label, line.value, label, theme), lambda: _label(line, label, theme))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
@@ -37,6 +38,10 @@ def _captures() -> tuple[tuple[float, str], ...]:
     from tui.capture import marks
 
     return marks.capture_marks(Path(file_names.CAPTURES))
+
+
+_arranged = lru_cache(maxsize=8)(arrange)
+"""The layout changes seldom from frame to frame."""
 
 
 class MainScreen(SortedTable, LlmtopScreen):
@@ -75,17 +80,16 @@ class MainScreen(SortedTable, LlmtopScreen):
         view = self.view
         snapshot = view.snapshot
         rank = view.rank()
-        return arrange(
+        shown = [] if rank is None else phase_bars.parts(rank)
+        return _arranged(
             width,
             height,
             lines=len(lines),
-            phases=0 if rank is None else len(phase_bars.with_untimed(rank, phase_bars.parts(rank))),
-            bars=1
-            if rank is None
-            else len(steps.clocks_of(phase_bars.parts(rank))) + health_row.is_known(rank, view),
+            phases=0 if rank is None else len(phase_bars.with_untimed(rank, shown)),
+            bars=1 if rank is None else len(steps.clocks_of(shown)) + health_row.is_known(rank, view),
             trains=rank is not None,
             rows=time_line.rows_wanted(view),
-            alerting=() if snapshot is None else _urgent(lines, snapshot),
+            alerting=() if snapshot is None else tuple(_urgent(lines, snapshot)),
             selected=next((i for i, one in enumerate(lines) if one.gpu and one.gpu.uuid == view.selected), None),
             notes=0 if snapshot is None else len(snapshot.host.notes),
             processes=0 if snapshot is None else len(snapshot.processes),

@@ -471,6 +471,11 @@ class History:
         self._drawn[slot, count] = drawn
         return drawn
 
+    def rewritten(self, name: Name) -> int:
+        """Return how often past values of a series were written; -1 for one that is not there."""
+        slot = self.store.slot(name)
+        return -1 if slot is None else self.store.rewritten[slot]
+
     def heights_of(self, name: Name, count: int, limit: float | None, rows: int = 1) -> FigureHistory:
         """Return one figure over the cells of a row, on an axis from 0.
 
