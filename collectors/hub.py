@@ -35,7 +35,7 @@ FIRST_SECONDS = 1.0
 SAMPLING_DELAY_SECONDS = 0.2
 """Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that
 what they put together is of that instant and not of one interval before."""
-TIDY_SECONDS = 120.0
+TIDY_SECONDS = 60.0
 """How often the heap is tidied; it takes some ms."""
 PATIENCE_SECONDS = 0.8
 """And wait for so long after that instant for a source that has not read yet. Nothing shown is a second old."""

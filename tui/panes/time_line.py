@@ -7,7 +7,6 @@ has no room is not drawn; the order of the rows is the order of what they are wo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from statistics import median
 from typing import Literal
 
