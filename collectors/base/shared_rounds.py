@@ -127,7 +127,13 @@ class SharedRounds:
         self._runner: _Runner | None = None
 
     def set_seconds(self, seconds: float, *, offset: float = 0.0, spacing: float = 0.0) -> None:
-        """Change the pace; arguments as for the constructor."""
+        """Change the pace, from the next round on.
+
+        Args:
+            seconds: between rounds.
+            offset: seconds by which the rounds come after the multiples of `seconds`.
+            spacing: seconds from the beginning of one device's work to that of the next.
+        """
         with self._lock:
             self._seconds, self._offset, self._spacing = seconds, offset, spacing
             if self._runner is not None:

@@ -153,7 +153,7 @@ class DeviceSampler:
         self._handle, self.index, self.listed = handle, index, True
 
     def set_interval(self, seconds: float) -> None:
-        """Let NVML's PCIe call follow the rounds.
+        """Change the pace of NVML's PCIe call.
 
         Args:
             seconds: between rounds of cheap values.

@@ -43,7 +43,11 @@ class GpuRounds:
         self._watch.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the seconds between rounds of cheap values; slow ones keep at least `SLOW_SECONDS`."""
+        """Change the pace of all rounds.
+
+        Args:
+            seconds: between rounds of cheap values; slow ones keep at least `SLOW_SECONDS`.
+        """
         self.interval = seconds
         self.fast.set_seconds(seconds)
         spacing = SPACING_SECONDS if seconds < TOGETHER_SECONDS else 0.0
