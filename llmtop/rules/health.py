@@ -33,6 +33,8 @@ DIVERGED_POINTS: Final = 100
 """Values after which a loss that has not come back from a spike is critical: PaLM's spikes are some tens of
 steps."""
 
+_MOST_DIGITS: Final = 17
+"""Digits that tell any two floats apart."""
 _WORDS: Final = {"loss": "loss", "grad_norm": "gradient norm", "loss_scale": "loss scale", "lr": "learning rate"}
 
 
@@ -124,8 +126,10 @@ def _describe(make: Callable[[_Found, JobState], AlertText], alert_id: AlertId, 
 
 
 def _gpu_errors(state: RankState) -> str:
-    """Return which errors to look for on the rank's GPU."""
+    """Return which errors to look for on the rank's GPU, or on its machine if it has no GPU."""
     gpu = state.gpu
+    if gpu is None and state.rank.gpu_uuid is None:
+        return "check the memory errors of its machine"
     if gpu is None:
         return "check the Xid and ECC errors of its GPU"
     if gpu.gpu.error:
@@ -239,6 +243,7 @@ def _diverged_alert(job: JobState) -> AlertText:
     others = [value for key, value in found.values.items() if key not in found.odd]
     usual = others[0] if others else None
     one = odd[0]
+    own_text, others_text = _apart(found.values.get(one.key), usual) if usual is not None else ("", "")
     if others and len(odd) == 1:
         who = f"The loss of {one.role_label} differs from that of the other {len(others)} ranks"
     elif others:
@@ -266,8 +271,8 @@ def _diverged_alert(job: JobState) -> AlertText:
         subject_rank=one if others else None,
         points=complete_clauses(
             f"losses of ranks differ, step {found.step:,}",
-            f"{one.role_label} has {fmt.figure(value)}" if others else f"{len(found.values)} ranks",
-            f"the others have {fmt.figure(usual)}" if others else "",
+            f"{one.role_label} has {own_text}" if others else f"{len(found.values)} ranks",
+            f"the others have {others_text}" if others else "",
             f"equal for {found.equal_steps:,} steps before",
         ),
     )
@@ -358,9 +363,19 @@ LOSS_FLAT: Final = _event_rule(
 def _values_text(value: float | None, usual: float | None, all_values: Iterable[float]) -> str:
     """Return the value that differs beside the others'; without a majority the lowest and the highest."""
     if usual is not None:
-        return f"{fmt.figure(value)}, the others {fmt.figure(usual)}"
+        one, other = _apart(value, usual)
+        return f"{one}, the others {other}"
     known = [one for one in all_values if not math.isnan(one)]
-    return f"from {fmt.figure(min(known))} to {fmt.figure(max(known))}" if known else fmt.DASH
+    return "from {} to {}".format(*_apart(min(known), max(known))) if known else fmt.DASH
+
+
+def _apart(value: float | None, other: float) -> tuple[str, str]:
+    """Return two values with as many digits as they need to differ."""
+    short = fmt.figure(value), fmt.figure(other)
+    if value is None or value == other or short[0] != short[1]:
+        return short
+    texts = ((fmt.plain(value, digits), fmt.plain(other, digits)) for digits in range(5, _MOST_DIGITS + 1))
+    return next((both for both in texts if both[0] != both[1]), short)
 
 
 RANKS_DIVERGED: Final = Rule[JobState](

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -206,6 +207,16 @@ def test_the_rank_whose_loss_was_equal_and_differs_is_named() -> None:
     assert found["ranks_diverged"].pid == 101
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_losses_that_differ_in_the_fifth_digit_are_shown_with_it(ranks: int) -> None:
+    one = curves(7)
+    other = {**one, "loss": [(value or 0.0) * (1 + 2e-5 * (step >= AT)) for step, value in enumerate(one["loss"])]}
+    words = told(*[one] * (ranks - 1), other)["ranks_diverged"].summary.rstrip(".").replace(",", "").split()
+    shown = {float(word) for word in words if re.fullmatch(r"\d\.\d+", word)}
+    assert len(shown) == 2
+    assert 1.0 < max(shown) / min(shown) < 1.0001
+
+
 def test_local_losses_of_ranks_differ_from_the_first_step_and_raise_nothing() -> None:
     assert told(curves(8), curves(9)) == {}
 
@@ -252,6 +263,16 @@ def test_a_fall_that_slows_down_is_no_spike() -> None:
             last = loss or last
             assert "loss_spike" not in {alert.id for alert in rules.apply(snapshot).alerts}
     assert last < 0.01
+
+
+@pytest.mark.parametrize("seed", [15, 16, 17, 19, 23, 25])
+def test_the_noise_of_small_batches_once_the_loss_has_fallen_is_no_spike(seed: int) -> None:
+    rng = random.Random(seed)
+    # The sum of few squared errors beside a mean that vanishes: skewed, and relatively wider than before.
+    loss: list[float | None] = [
+        4 * math.exp(-step / 60) * math.exp(rng.gauss(0, 0.1)) + rng.gammavariate(4, 0.1) for step in range(STEPS)
+    ]
+    assert told({"loss": loss}) == {}
 
 
 def test_another_training_in_the_same_process_is_no_spike() -> None:

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -38,6 +39,8 @@ LEAST_RISE: Final = 0.005
 """Share of the first values: a loss near 0 moves by large factors, which mean nothing."""
 ONSET_FACTOR: Final = 1.5
 """Factor from which it is a spike however slowly it rises."""
+RETURN: Final = 5
+"""Values after a deviation whose median shows whether it came back."""
 BACK_SIGMAS: Final = 3.0
 LONGEST: Final = 500
 """Values after which a level that does not come back is the usual one."""
@@ -240,9 +243,15 @@ class MetricCurve:
 
     def _earlier(self) -> Sequence[float]:
         """Return the deviations that an outlier exceeds."""
+        recent = list(self._recent)[:-ONSET]
         if len(self._deviations) >= ENOUGH:
-            return self._deviations
-        return [*self._deviations, *list(self._recent)[:-ONSET]]
+            recent = [one for place, one in enumerate(recent) if self._came_back(place)]
+        return [*self._deviations, *recent]
+
+    def _came_back(self, place: int) -> bool:
+        """Return whether the values after a recent one were usual again: then it was noise, and no rise."""
+        known = self._range
+        return known is not None and median(islice(self._recent, place + 1, place + 1 + RETURN)) <= known.spread
 
     def _share(self, deviation: float) -> float:
         """Return a deviation in the scale in which noise is symmetric."""
