@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator
@@ -141,3 +142,13 @@ async def test_every_key_acts_or_is_answered(here: Path, name: str) -> None:
             top = app.screen
             opened = isinstance(top, BoardScreen) and name == top.NAME and top.prompt is None
     assert silent == []
+
+
+async def test_enter_in_a_list_without_captures_is_answered(runtime_dir: Path, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        async with running(Held(*scene(gpus=1, seconds=5)), (80, 24)) as (app, pilot):
+            await pilot.press("o")
+            await shows(app, pilot, "No captures in")
+            await pilot.press("enter")
+            await pilot.pause()
+            assert reply(app) == "The list has no capture to open."
