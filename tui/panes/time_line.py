@@ -426,14 +426,10 @@ def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int
     history, name = view.history, line.name
     moment = history.end, history.cells(room), history.rewritten(name)
     made_of = moment, line.label, line.value, line.axis, line.limit, line.hue, label, room, tall, width, theme
-    return view.kept.get(
-        (name, "chart"), made_of, lambda: _paint_chart(line, view, label, room, tall, width, theme)
-    )
+    return view.kept.get((name, "chart"), made_of, lambda: _painted(line, view, label, room, tall, width, theme))
 
 
-def _paint_chart(
-    line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme
-) -> list[Row]:
+def _painted(line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
     past = _past_heights(line, view.history, room, tall)
     kept = view.kept.get
     named = kept((line.name, "label"), (line.label, line.value, label, theme), lambda: _label(line, label, theme))
