@@ -397,8 +397,6 @@ def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
 _MOST_GPUS = 15
 _RATES = ("pcie_rx", "pcie_tx", "nvlink_rx")
 """Against what their links can carry nearly all would be a flat line at the bottom."""
-
-
 _SHORT = {
     "temperature": "temp",
     "memory": "mem",
@@ -408,8 +406,6 @@ _SHORT = {
     "pcie_tx": "PCIe tx",
     "nvlink_rx": "NVL rx",
 }
-
-
 _SHORTEST = {"pcie_rx": "rx", "pcie_tx": "tx", "nvlink_rx": "NVL"}
 
 
