@@ -91,7 +91,7 @@ def _next_step(gpu: GpuState) -> str:
             f"on the host, read the Python stacks of pid {foreign[0]} (it cannot be seen from here, perhaps "
             "it is in another container)"
         )
-    return "find the GPU's process on the host with nvidia-smi, then run: py-spy dump --pid PID"
+    return "find its process on the host with nvidia-smi, then run: py-spy dump --pid PID"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](

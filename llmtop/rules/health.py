@@ -324,7 +324,7 @@ GRAD_NORM_JUMP: Final = _event_rule(
         f"they are also {_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest "
         f"deviation of the last {REMEMBERED} values. Or one norm is {_NORM.single.sigmas:.0f} standard "
         f"deviations, {_NORM.single.factor:.0f} times the trend and {_NORM.single.times} times that deviation "
-        f"above it. {_NOT_JUDGED}, and norms while the loss is below {100 * LEAST_RISE:.1f} % of its first values",
+        f"above it. {_NOT_JUDGED}. Nor norms while the loss is below {100 * LEAST_RISE:.1f} % of its first values",
         source="the limit of seven standard deviations is that of the spike score of OLMo 2, which counts "
         "gradient norms too; ZClip and AdaGC clip at far smaller norms",
         hold_seconds=1.0,

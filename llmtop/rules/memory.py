@@ -215,8 +215,8 @@ def _fragmentation_alert(state: RankState) -> AlertText:
     when = f"; the {until.replace(' full', ' is full')} at this rate" if until else ""
     return AlertText(
         severity=_severity(left),
-        summary=f"{_subject(state)} reserves {fmt.size(a_step)} more GPU memory in each step that tensors do not "
-        f"use (fragmentation), now {fmt.size(reserved)} beside a peak of {fmt.size(peak)} in tensors{when}.",
+        summary=f"{_subject(state)} reserves {fmt.size(a_step)} more GPU memory in each step that no tensor uses "
+        f"(fragmentation). It has {fmt.size(reserved)} now, beside a peak of {fmt.size(peak)} in tensors{when}.",
         evidence={
             "memory_reserved_bytes": reserved,
             "memory_peak_bytes": peak,
@@ -227,7 +227,7 @@ def _fragmentation_alert(state: RankState) -> AlertText:
         points=complete_clauses(
             until,
             f"fragmentation, +{fmt.size(a_step)} per step",
-            f"reserved {fmt.size(reserved)}, peak of tensors {fmt.size(peak)}",
+            f"reserved {fmt.size(reserved)}, tensor peak {fmt.size(peak)}",
         ),
     )
 
@@ -278,8 +278,8 @@ MEMORY_GROWTH: Final = Rule[RankState](
         f"{SLOW_LEAK[1] / 60:.0f} minutes. If the GPU would be full within {_AT_ONCE_SECONDS / 60:.0f} minutes: "
         f"{BRIEF_LEAK[0]} steps and {BRIEF_LEAK[1]:.0f} s, and the maximum rises too. Fragmentation: reserved "
         "memory minus the peak in tensors rises in this way, over the longer periods. A phase is named if "
-        "blocks that it allocates in sampled steps and that stay allocated are "
-        f"{100 * _PHASE_SHARE:.0f} % of all such blocks and {100 * _GROWTH_SHARE:.0f} % of the growth",
+        f"it allocated {100 * _PHASE_SHARE:.0f} % of the bytes that sampled steps leave allocated, and these are "
+        f"{100 * _GROWTH_SHARE:.0f} % of the growth",
         source="torch.cuda.memory_stats, and in sampled steps torch.cuda.memory_snapshot, as published by the "
         "training",
         clear_seconds=5.0,

@@ -93,12 +93,14 @@ class Publisher:
             self._rarely_due = now + RARELY_S
             self._read_roles(now)
 
-    def send_rare(self, monitor: Monitor) -> None:
+    def send_rare(self, monitor: Monitor, *, at_once: bool) -> None:
         """Send a sign of life, the collective counters and the overhead, where they are due.
 
-        A new monitor gets them at once: without a sign of life it would report a stall.
+        Args:
+            monitor: who gets them.
+            at_once: True for a new monitor, which has none of them.
         """
-        if self._is_rare_due or monitor.lively_at < 0.0:
+        if self._is_rare_due or at_once:
             self.send_sign_of_life(monitor)
             self.send_collectives(monitor)
             self.send_overhead(monitor)

@@ -464,6 +464,9 @@ class Server:
             if states:
                 self._write(monitor, states)
             self._publisher.greet_again(monitor)
+            is_new = monitor.lively_at < 0.0
+            if is_new:  # before the steps: a monitor that has these alone reports a stall
+                self._publisher.send_sign_of_life(monitor)
             while self._publisher.has_steps(monitor) and monitor.channel.fileno() in self._monitors:
                 # Only then: after a turn without news the next step is to wake us, not the clock.
                 self._sent_at = time.monotonic()
@@ -471,7 +474,7 @@ class Server:
             self._publisher.send_gpu(monitor)
             self._publisher.send_arrivals(monitor)
             self._publisher.send_checkpoints(monitor)
-            self._publisher.send_rare(monitor)
+            self._publisher.send_rare(monitor, at_once=is_new)
             self._publisher.send_stack_samples(monitor)
         self._publisher.end_round()
         if self._sent_at != sent_at:

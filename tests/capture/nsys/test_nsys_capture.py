@@ -50,7 +50,9 @@ def test_the_folder_says_what_was_captured(under_nsys: Training, captures: Path)
     assert written["steps"] >= 5
     assert written["tool"]["nsys"].startswith("20")
     assert written["git"]["commit"]
-    assert written["step_seconds"]["before_p50"] == pytest.approx(0.06, rel=0.5)
+    assert 0.06 <= written["step_seconds"]["before_p50"] < 1.0, (
+        "a step sleeps for 60 ms; a busy machine adds to that"
+    )
     assert written["step_seconds"]["slowest_during"] is not None
     names = {file["name"] for file in written["files"]}
     assert {"trace.nsys-rep", "trace.sqlite", "report.md", "report.json"} <= names
