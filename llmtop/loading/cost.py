@@ -9,28 +9,35 @@ and every `--json` show its result. What it asks, in this order:
    long, while the training waits: a DataLoader gives batches in order, so all wait for the last. If it only
    waits for a disk, the network or a lock, that is the word, for it may be any worker's turn. Where all together
    could make twice the batches, what they do is not what the training waits for: then it is the one that has most
-   of their work, or nothing is named.
+   of their work, or nothing is named: batches that come in bursts look like that.
 3. Would the loader keep up without competition for its CPUs ("cpu")? A worker that is busy for b of the time, and
    for c of it ready but without a CPU, would need b - c; the training that waits for w of the time needs the
    batches in 1 - w, less what it stands without a CPU itself. What CPUs it used must be within that part of those
    that it may use: else it has too few in any case. That is arithmetic, not a threshold; and the cause is named
-   only if c is most of b.
+   only if c is most of b. Where the training's own thread makes the batches, this is not asked: a lack of CPUs
+   makes its steps longer as well.
 4. Else the kind of work or waiting that takes most of the time in which batches are prepared: a word is said only
    if it takes more than half, by the lower end of Wilson's 95 % interval of that share (E. B. Wilson, JASA 22,
    1927) over the samples, so that few samples name nothing. Of several that are near, none is named.
 
 Code that belongs to no known library is "too_few_workers" where more workers would run: it can be done in more
 processes whatever it is. Where the training leaves less than half of the CPU that a worker takes, one more would
-take it from the others: that is "own_code", also where its threads would fill the CPUs if no other program ran.
-Where they wait for CPUs that others have, nothing is named.
-Reading files and waiting for their bytes are one cost. Before all that, threads of libraries in the workers that
+take it from the others: that is "own_code", also where its threads would fill the CPUs if no other program ran,
+where they wait for CPUs that others have, where the training's own thread runs it beside idle workers (a sampler),
+and where workers start anew: what each does first is not divided among more of them.
+Reading files and waiting for their bytes are one cost. A lock that N workers wait for is held by at most one of
+them: while they wait for a share L of their time, they hold it for L / (N - 1) at least, so L N / (N - 1) goes to
+what the lock protects. That sum is compared, since two workers never wait for each other for more than half. Work
+before the first batch of a worker is "worker_starts". Where threads wait for CPUs, the sentence adds it to the
+cause, and who has these CPUs. Before all that, threads of libraries in the workers that
 want more than half of the CPUs, and more of them than the workers' own, are "worker_threads".
 
 Workers that would suffice: N workers busy for b of the time make one batch a step; without waiting a step takes 1
 - w of what it takes now, so N b / (1 - w) are needed, if a worker of more is not slower. It is a range, from the
 ends of Wilson's intervals of b and w: where a training hardly does anything but wait, few samples leave much
-open. The advice is capped by the CPUs. The range is absent where more workers wait for the same thing (a lock,
-Python's own lock), and where the work needs CPUs and all are busy. What is saved is at most the wait.
+open. The advice is capped by the CPUs, except for waits for storage. The range is absent where more workers wait
+for the same thing (a lock, Python's own lock), and where the work needs CPUs and all are busy. What is saved is
+at most the wait.
 """
 
 from __future__ import annotations
@@ -39,11 +46,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from llmtop.loading.frames import Calls, IsGenerator
 from llmtop.loading.other_threads import library_threads
 from llmtop.loading.seen import LoaderSamples
 from llmtop.loading.shares import LoaderThread, LoadingShares, Part, loading_shares
-from llmtop.loading.words import advice_of, sentence
+from llmtop.loading.words import Circumstances, advice_of, sentence
 from llmtop.model.snapshot import LoadingCost
 
 LEAST_WAIT_PCT = 10.0
@@ -63,11 +72,22 @@ _CAUSES: dict[Part, str] = {
     "sleep": "sleep",
     "file": "file",
     "transfer": "transfer",
+    "start": "worker_starts",
     "own": "too_few_workers",
 }
 _SHARED: tuple[Part, ...] = ("disk", "network", "lock")
 """Waits that one worker may have while the others have none; next time another worker waits."""
-_NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "worker_threads", "transfer", "unknown")
+_NOT_MORE = (
+    "own_code",
+    "lock",
+    "gil",
+    "slow_worker",
+    "cpu",
+    "worker_threads",
+    "transfer",
+    "worker_starts",
+    "unknown",
+)
 _ON_CPU = ("decode", "tokenize", "collate", "collate_fn", "too_few_workers")
 """Causes for which a worker of more needs a CPU of its own."""
 _READING: tuple[Part, ...] = ("disk", "file")
@@ -90,15 +110,17 @@ def decide(
     if 100 * found.wait < LEAST_WAIT_PCT:
         return None
     pooled: Counter[Part] = Counter()
-    for one in found.threads:
+    for one in found.judged:
         pooled.update(one.parts)
+    pooled = _one_reading(pooled)
     busy = sum(pooled.values())
     parts = {part: 100 * share / busy for part, share in pooled.most_common() if share > 0} if busy > 0 else {}
     cause, slow = _cause(seen, found, pooled, busy)
     part = _part_of(cause, parts)
-    library, place = _library_and_place(found.threads if slow is None else [slow], part)
+    library, place = _library_and_place(found.judged if slow is None else [slow], part)
     full = cause in _ON_CPU and not _has_room(seen, found)
-    least, most = (None, None) if full or cause in _NOT_MORE else _needed_workers(found)
+    no_more = full or cause in _NOT_MORE or _is_beside_workers(found)
+    least, most = (None, None) if no_more else _needed_workers(found)
     cost = LoadingCost(
         cause=cause,
         summary="",
@@ -108,26 +130,47 @@ def decide(
         shares={name: _round_or_none(share) or 0.0 for name, share in parts.items()},
         library=library or None,
         place=place or None,
-        workers=_number([one for one in found.threads if one.worker]),
+        workers=found.workers,
         workers_needed=least,
         workers_needed_most=most,
         cores=seen.cores,
         wait_pct=_round_or_none(100 * found.wait),
         save_seconds=None if seen.step_seconds is None else found.wait * seen.step_seconds,
         read_bytes_per_s=seen.read_bytes_per_s,
-        looks=sum(one.samples for one in found.threads),
+        looks=sum(one.samples for one in found.judged),
     )
-    return _with_sentence(cost, found, slow, full=full)
+    circumstances = Circumstances(
+        slow_pid=None if slow is None else slow.pid,
+        cpu_wait_pct=100 * sum(one.cpu_wait for one in found.judged) / len(found.judged) if found.judged else 0.0,
+        is_queueing=_is_queueing(found),
+        cpus=found.cpus,
+        wanted_cpus=found.wanted_cpus,
+        cpus_are_busy=full,
+        by_itself=any(one.trains for one in found.threads),
+        by_torch=found.by_torch,
+        idle_pct=100 * _idle_share(found) if _have_time_left(found, busy) else None,
+        started=found.started,
+    )
+    cost = replace(cost, summary=sentence(cost, circumstances))
+    return replace(cost, advice=advice_of(cost, circumstances))
 
 
-def _with_sentence(
-    cost: LoadingCost, found: LoadingShares, slow: LoaderThread | None, *, full: bool
-) -> LoadingCost:
-    from msgspec.structs import replace
+def _is_beside_workers(found: LoadingShares) -> bool:
+    """Return True if the training's own thread makes what it waits for, though there are workers."""
+    return found.workers > 0 and any(one.trains for one in found.threads)
 
-    waiting = sum(one.cpu_wait for one in found.threads)
-    cost = replace(cost, summary=sentence(cost, None if slow is None else slow.pid, 100 * waiting))
-    return replace(cost, advice=advice_of(cost, cpus_are_busy=full))
+
+def _idle_share(found: LoadingShares) -> float:
+    """Return the share of their time in which the workers wait for work."""
+    present = sum(one.present for one in found.threads if one.worker)
+    return max(1.0 - sum(one.busy for one in found.threads if one.worker) / present, 0.0) if present else 0.0
+
+
+def _have_time_left(found: LoadingShares, busy: float) -> bool:
+    """Return True if the workers together could make twice the batches that the training takes without waiting."""
+    if not found.workers or any(one.trains for one in found.threads):
+        return False
+    return busy / sum(one.present for one in found.judged) <= (1.0 - found.wait) / 2
 
 
 def _cause(
@@ -138,9 +181,10 @@ def _cause(
     if busy <= 0 or _has_busy_libraries(seen, workers):
         return ("unknown" if busy <= 0 else "worker_threads"), None
     within = 1.0 - found.wait
-    spare = bool(workers) and busy / sum(one.present for one in found.threads) <= within / 2
-    slow = _slow(workers, within, spare=spare)
-    judged = found.threads if slow is None else [slow]
+    by_itself = any(one.trains for one in found.threads)
+    spare = _have_time_left(found, busy)
+    slow = None if by_itself else _slow(workers, within, spare=spare)
+    judged = found.judged if slow is None else [slow]
     held, contended = sum(one.busy for one in judged), sum(one.cpu_wait for one in judged)
     itself = seen.cpu.get(seen.pid)
     alone = max(within - itself.wait_pct / 100, 0.0) if itself is not None else within
@@ -149,22 +193,24 @@ def _cause(
     would = (held - contended) / number <= alone
     # One that is woken up for a batch and gets no CPU stands in no code of a batch yet.
     does_not = within < held / number or 2 * contended > number
-    if has_them and would and does_not:
-        return ("cpu" if 2 * contended > held else "unknown"), None
+    if has_them and would and does_not and not by_itself and 2 * contended > held:
+        return "cpu", None
     if slow is not None and max(slow.parts, key=lambda part: slow.parts[part]) not in _SHARED:
         return "slow_worker", slow
-    pooled = _one_reading(pooled)
-    part, share = max(pooled.items(), key=lambda item: item[1])
-    samples = sum(one.samples for one in found.threads)
-    if (
-        (spare and slow is None)
-        or _wilson(round(share / busy * samples), samples)[0] <= 0.5
-        or part not in _CAUSES
-    ):
+    factors: dict[Part, float] = {"lock": _protected(found)}
+    part = max(pooled, key=lambda one: pooled[one] * factors.get(one, 1.0))
+    samples = sum(one.samples for one in found.judged)
+    lowest = _wilson(round(pooled[part] / busy * samples), samples)[0] * factors.get(part, 1.0)
+    if (spare and slow is None) or lowest <= 0.5 or part not in _CAUSES:
         return "unknown", None
-    if part == "own" and workers and busy / number <= max(within, 0.5):
+    if part == "own" and workers and not by_itself and busy / number <= max(within, 0.5):
         return "unknown", None  # they have time left, and the training waits all the same
     return _own_code(seen, found) if part == "own" else _CAUSES[part], None
+
+
+def _protected(found: LoadingShares) -> float:
+    """Return by how much the time in what a lock protects is longer than the waits for it, at least."""
+    return found.workers / (found.workers - 1) if found.workers > 1 else 1.0
 
 
 def _has_busy_libraries(seen: LoaderSamples, workers: Sequence[LoaderThread]) -> bool:
@@ -186,9 +232,8 @@ def _own_code(seen: LoaderSamples, found: LoadingShares) -> str:
     takes."""
     if any(one.shares_lock for one in found.threads):
         return "unknown"  # on a busy machine a wait for the GIL looks like a wait for a CPU
-    if not _has_cpu_for_one(seen, found):
-        return "own_code"
-    return "unknown" if _is_queueing(found) else "too_few_workers"
+    starts_anew = found.started > 0 or _is_beside_workers(found)
+    return "own_code" if starts_anew or not _has_room(seen, found) else "too_few_workers"
 
 
 def _has_room(seen: LoaderSamples, found: LoadingShares) -> bool:
@@ -198,7 +243,7 @@ def _has_room(seen: LoaderSamples, found: LoadingShares) -> bool:
 
 def _takes(found: LoadingShares) -> list[float]:
     """Return the CPUs that each thread wants, where that is known."""
-    return [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
+    return [one.cpu + one.cpu_wait for one in found.judged if one.cpu is not None]
 
 
 def _has_cpu_for_one(seen: LoaderSamples, found: LoadingShares) -> bool:
@@ -211,18 +256,13 @@ def _has_cpu_for_one(seen: LoaderSamples, found: LoadingShares) -> bool:
 def _is_queueing(found: LoadingShares) -> bool:
     """Return True if the threads wait for CPUs for a large part of the time that they want one."""
     takes = _takes(found)
-    return bool(takes) and sum(one.cpu_wait for one in found.threads) >= _QUEUES * sum(takes)
+    return bool(takes) and sum(one.cpu_wait for one in found.judged) >= _QUEUES * sum(takes)
 
 
 def _wanted_cpus(found: LoadingShares) -> float:
     """Return how many CPUs all threads would have if no other program ran: the busiest would not wait."""
     busiest = max(found.threads, key=lambda one: one.cpu or 0.0)
     return found.cpus * max(busiest.busy / busiest.cpu, 1.0) if busiest.cpu else found.cpus
-
-
-def _number(workers: Sequence[LoaderThread]) -> int:
-    """Return how many there are at a time."""
-    return max(round(sum(one.present for one in workers)), 1) if workers else 0
 
 
 def _slow(workers: Sequence[LoaderThread], within: float, *, spare: bool) -> LoaderThread | None:
@@ -252,6 +292,7 @@ def _library_and_place(threads: Sequence[LoaderThread], part: Part | None) -> tu
             stood[place] += number
             if seen_as == part:
                 libraries[library] += number
+            if seen_as == part or (seen_as in _READING and part in _READING):
                 places[place] += number
     found = places or stood  # for a disk that a stack knows nothing of: where the thread stood most
     library = libraries.most_common(1)[0][0] if libraries else ""
@@ -261,7 +302,7 @@ def _library_and_place(threads: Sequence[LoaderThread], part: Part | None) -> tu
 def _needed_workers(found: LoadingShares) -> tuple[int | None, int | None]:
     """Return how many workers would keep up: at least and at most; None where that end is unknown."""
     wait_low, wait_high = _wilson(found.wait_samples, found.samples)
-    shares = [_wilson(one.samples, round(one.samples / one.busy)) for one in found.threads if one.busy > 0]
+    shares = [_wilson(one.samples, round(one.samples / one.busy)) for one in found.judged if one.busy > 0]
     if not shares:
         return None, None
     low, high = (sum(ends) for ends in zip(*shares, strict=True))

@@ -39,7 +39,8 @@ Work: TypeAlias = Literal[
 ]
 """Work of a loader's thread. "idle" waits for work. "file" reads a file, from storage or from memory.
 "transfer" passes batches between processes. "collate" pads and stacks; "collate_fn" is other code of the script in
-a collate function. "own" is code that no table lists."""
+a collate function. "start" is what a worker does before its first batch: worker_init_fn, imports, unpickling the
+dataset. "own" is code that no table lists."""
 
 _LIBRARIES: dict[str, Work] = {
     name: work
@@ -98,7 +99,8 @@ _FETCH = "torch/utils/data/_utils/fetch.py"
 _COLLATE = ("torch/utils/data/_utils/collate.py", "torch/utils/data/_utils/pin_memory.py")
 CHILD_PROCESS = "multiprocessing/process.py"
 _BEGINS = (CHILD_PROCESS, "threading.py")
-_LOADER = "torch/utils/data/dataloader.py"
+_SPAWNS = ("multiprocessing/spawn.py", "multiprocessing/forkserver.py")
+TORCH_LOADER = "torch/utils/data/dataloader.py"
 _TRANSFER = re.compile(r"/multiprocessing/(?:reductions?|reduction|resource_sharer|connection|queues|pool)\.py$")
 _LOADING_PACKAGES = re.compile(
     r"/(?:datasets|webdataset|torchdata|streaming|litdata|wids|grain|ffcv|nvidia/dali)/"
@@ -153,7 +155,7 @@ def loading_frame(frames: Sequence[Frame], is_generator: IsGenerator) -> int | N
     """
     for index, frame in enumerate(frames):
         name = function(frame)
-        if frame.file.endswith(_LOADER):
+        if frame.file.endswith(TORCH_LOADER):
             if "_next" in name or name.startswith(("_try_get", "_get_data")) or "__init__" in name:
                 return index
         elif frame.own:
@@ -176,6 +178,9 @@ def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
     if not inner:
         return StackActivity("idle")
     python = [frame for frame in inner if not frame.native]
+    if python and _starts_worker(frames, python):
+        package = _PACKAGE.search(python[-1].file)
+        return StackActivity("start", "" if package is None else package[1], place)
     fetched = next((index for index, frame in enumerate(python) if frame.file.endswith(_FETCH)), None)
     collating = fetched is not None and _collates(python[fetched:], calls)
     for index in range(len(python) - 1, -1, -1):
@@ -193,6 +198,24 @@ def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
     return StackActivity(work, "" if package is None else package[1], place)
 
 
+def _starts_worker(frames: Sequence[Frame], python: Sequence[Frame]) -> bool:
+    """Return True if a worker has not asked for its first batch yet.
+
+    Args:
+        frames: of the whole stack, outermost first.
+        python: those of its own, below a DataLoader's loop where it is in one.
+    """
+    if not any(frame.file.endswith(TORCH_WORKER) for frame in frames):
+        return any(frame.file.endswith(_SPAWNS) for frame in frames) and not any(
+            frame.file.endswith(CHILD_PROCESS) and function(frame) == "run" for frame in frames
+        )
+    fetch = next((frame for frame in python if frame.file.endswith(_FETCH)), None)
+    if fetch is not None:
+        return function(fetch) == "__init__"  # iter(dataset)
+    # Between batches the loop itself calls queues and its own module only.
+    return python[0].own or (_PACKAGE.search(python[0].file) is not None and "/torch/" not in python[0].file)
+
+
 def _by_position(python: Sequence[Frame], collating: bool, starts: bool) -> Work:
     """Classify a stack of which no single frame is known."""
     if any(frame.file.endswith(_COLLATE) for frame in python):
@@ -203,7 +226,7 @@ def _by_position(python: Sequence[Frame], collating: bool, starts: bool) -> Work
         return "idle"
     if python and _TRANSFER.search(python[-1].file):
         return "transfer"
-    if starts and any(frame.file.endswith(_LOADER) and "__init__" in frame.name for frame in python):
+    if starts and any(frame.file.endswith(TORCH_LOADER) and "__init__" in frame.name for frame in python):
         return "start"
     return "own"
 

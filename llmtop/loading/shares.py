@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 from llmtop.loading.frames import (
     CHILD_PROCESS,
+    TORCH_LOADER,
     TORCH_WORKER,
     Calls,
     IsGenerator,
@@ -56,6 +57,8 @@ class LoaderThread:
     pid: int
     worker: bool
     """True if its process was started for it."""
+    trains: bool = False
+    """True if it is the training's own thread, which makes most of what it waits for itself."""
     present: float = 1.0
     """How much of the window it was there: workers come and go with each epoch."""
     idle: float = 0.0
@@ -87,6 +90,26 @@ class LoadingShares:
     threads: list[LoaderThread]
     cpus: float
     """How many CPUs all threads of the training and of those that it started had."""
+    wanted_cpus: float = 0.0
+    """The same with the time in which they waited for one."""
+    by_torch: bool = False
+    """True if a DataLoader of torch is on the stacks of the training's own thread."""
+
+    @property
+    def judged(self) -> list[LoaderThread]:
+        """The threads whose work is the cost: where the training's own thread makes the batches, only that."""
+        return [one for one in self.threads if one.trains] or self.threads
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are at a time."""
+        present = [one.present for one in self.threads if one.worker]
+        return max(round(sum(present)), 1) if present else 0
+
+    @property
+    def started(self) -> int:
+        """How many workers were started while samples were taken, in the place of others that ended."""
+        return sum(one.worker for one in self.threads) - self.workers
 
 
 def loading_shares(seen: LoaderSamples, calls: Calls, is_generator: IsGenerator) -> LoadingShares | None:
@@ -111,12 +134,20 @@ def loading_shares(seen: LoaderSamples, calls: Calls, is_generator: IsGenerator)
         own = _thread(seen.pid, seen.pid, activities, samples, seen, worker=False)
         # Between its batches it trains: that is no time in which it could load.
         if own.busy > 0:
+            own.trains = True
             threads.append(own)
     if not any(one.worker for one in threads) and 2 * itself <= waiting:
         threads += _others(seen, calls, samples)
     _off_disk(threads, seen)
+    have = sum(one.pct for one in seen.cpu.values()) / 100
     return LoadingShares(
-        waiting / samples, waiting, samples, threads, sum(one.pct for one in seen.cpu.values()) / 100
+        waiting / samples,
+        waiting,
+        samples,
+        threads,
+        have,
+        have + sum(one.wait_pct for one in seen.cpu.values()) / 100,
+        any(_has(stack, TORCH_LOADER) for stack, _ in at),
     )
 
 

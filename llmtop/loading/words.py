@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from llmtop.format import duration, percent_text, rate
 from llmtop.model.loading_causes import CAUSE_NAMES
@@ -10,12 +11,16 @@ from llmtop.model.snapshot import LoadingCost
 
 _IS = {
     **CAUSE_NAMES,
-    "start": "starting workers",
+    "start": CAUSE_NAMES["worker_starts"],
     "own": "code of the script",
     "unseen": "code whose stacks cannot be read",
 }
 _SOME_BYTES_PER_S = 1e6
 """Less comes from storage by the way: modules that are imported, a checkpoint's list."""
+_FULL = 0.9
+"""Share of the CPUs in use from which the job itself uses all: the rest is scheduling."""
+_MOST_PCT = 50.0
+_STORAGE = ("disk", "network")
 _DO = {
     "decode": "decode once and store the result; decode on the GPU (nvJPEG, DALI), or use a "
     "faster decoder (torchvision.io, turbojpeg, Pillow-SIMD)",
@@ -37,70 +42,142 @@ _DO = {
     "worker_threads": "call torch.set_num_threads(1) in worker_init_fn, or set OMP_NUM_THREADS=1 "
     "(cv2.setNumThreads(0)): the threads of all workers share the CPUs",
     "own_code": "make that code faster, or run it once beforehand and store the result",
+    "worker_starts": "set persistent_workers=True in the DataLoader, so that workers start once and not in each "
+    "epoch; make what each does first faster (worker_init_fn, imports, opening the dataset)",
 }
 
 
-def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
+@dataclass(frozen=True)
+class Circumstances:
+    """Facts of the loading beside its cost that change a sentence or its advice."""
+
+    slow_pid: int | None = None
+    """Pid of the slow worker."""
+    cpu_wait_pct: float = 0.0
+    """Time in which a thread that makes batches waited for a CPU, in percent of the window; the mean of them."""
+    is_queueing: bool = False
+    """True if that is a large part of the time in which they want one."""
+    cpus: float = 0.0
+    """CPUs that all threads of the training and of its workers had."""
+    wanted_cpus: float = 0.0
+    """The same with their waits for a CPU."""
+    cpus_are_busy: bool = False
+    """True if a worker of more would find no CPU."""
+    by_itself: bool = False
+    """True if the training's own thread makes what it waits for."""
+    by_torch: bool = False
+    """True if that thread is in a DataLoader of torch."""
+    idle_pct: float | None = None
+    """Idle time of workers that have time left and are waited for all the same, in percent; None for others."""
+    started: int = 0
+    """Workers that were started while samples were taken."""
+
+
+def sentence(cost: LoadingCost, known: Circumstances) -> str:
     """Return the sentence.
 
     Args:
         cost: all but the sentence.
-        slow: the pid of the slow worker.
-        cpu_wait_pct: how long its threads together waited for a CPU, of the window.
+        known: what else is known of the loading.
     """
-    cpu_wait_pct = min(cpu_wait_pct, 100.0)  # two threads of a worker may wait at once
-    who = (
-        f"{cost.workers} workers"
-        if cost.workers > 1
-        else "1 worker"
-        if cost.workers
-        else "the training process itself"
-    )
+    starts = ""
+    if known.started:
+        were = "workers were" if known.started > 1 else "worker was"
+        starts = f"; {known.started} {were} started anew during the samples"
+    return f"Loader: {_statement(cost, known)}{starts}{_lack_of_cpus(cost, known)}."
+
+
+def _statement(cost: LoadingCost, known: Circumstances) -> str:
+    """Return the cause with its share and its place."""
+    who = _who(cost, known)
     at = f" in {cost.place}" if cost.place else ""
     share = percent_text(cost.share_pct) if cost.share_pct is not None else ""
     if cost.cause == "slow_worker":
         return (
-            f"Loader: 1 of {cost.workers} workers (pid {slow}) is slower than the others, which wait while it "
-            f"runs{at}."
+            f"1 of {cost.workers} workers (pid {known.slow_pid}) is slower than the others, which wait while it "
+            f"runs{at}"
         )
     if cost.cause in ("cpu", "worker_threads"):
-        lack = f"{who} waited {percent_text(cpu_wait_pct)} of the time for a CPU{_cores(cost)}"
         own = f"; threads of libraries in the workers take most of the CPU time{at}"
-        return f"Loader: {lack}{own if cost.cause == 'worker_threads' else ''}."
+        lack = f"{who} waited {percent_text(min(known.cpu_wait_pct, 100.0))} of the time for a CPU{_cores(cost)}"
+        return lack + (own if cost.cause == "worker_threads" else "")
     if cost.cause == "too_few_workers":
         are = "are all" if cost.workers > 1 else "is"
-        few = "the training process itself prepares the batches" if not cost.workers else f"{who} {are} busy"
-        return f"Loader: too few workers; {few}, and {share} of the time goes to {_code(cost)}{at}."
+        few = f"{who} prepares the batches" if known.by_itself or not cost.workers else f"{who} {are} busy"
+        return f"too few workers; {few}, and {share} of the time goes to {_code(cost)}{at}"
     if cost.cause == "own_code":
         cores = "" if cost.cores is None else f"{cost.cores:g} "
-        return f"Loader: {share} of the time goes to {_code(cost)} ({who}{at}), which uses all {cores}CPUs."
-    if cost.cause == "unknown":
-        most = ", ".join(
-            f"{_work_name(name, cost)} {percent_text(value)}" for name, value in list(cost.shares.items())[:3]
+        fills = cost.cores is not None and known.cpus >= _FULL * cost.cores
+        return f"{share} of the time goes to {_code(cost)} ({who}{at})" + (
+            f", which uses all {cores}CPUs" if fills else ""
         )
-        ready = f"; {percent_text(cpu_wait_pct)} waiting for a CPU" if cpu_wait_pct >= 10 else ""
-        return f"Loader: no single cause; {most or 'no stack sample shows the preparation of a batch'}{at}{ready}."
+    if cost.cause == "unknown":
+        return _no_cause(cost, known, at)
     library = f" by the library {cost.library}" if cost.library else ""
     reads = ""
     if cost.cause in ("disk", "file") and cost.read_bytes_per_s is not None:
-        some = cost.read_bytes_per_s >= _SOME_BYTES_PER_S
         reads = (
             f"; {rate(cost.read_bytes_per_s)} come from storage"
-            if some or cost.cause == "disk"
+            if _is_from_storage(cost) or cost.cause == "disk"
             else "; they are in memory"
         )
-    return f"Loader: {share} of the time goes to {_IS[cost.cause]}{library} ({who}{at}){reads}."
+    return f"{share} of the time goes to {_IS[cost.cause]}{library} ({who}{at}){reads}"
 
 
-def advice_of(cost: LoadingCost, *, cpus_are_busy: bool = False) -> str:
+def _no_cause(cost: LoadingCost, known: Circumstances, at: str) -> str:
+    """Return what is known where no cause is."""
+    most = ", ".join(
+        f"{_work_name(name, cost)} {percent_text(value)}" for name, value in list(cost.shares.items())[:3]
+    )
+    if known.idle_pct is not None:
+        are = "workers are" if cost.workers > 1 else "worker is"
+        idle = f"the {cost.workers} {are} idle {percent_text(known.idle_pct)} of the time"
+        return f"no cause found; {idle}" + (f", and otherwise: {most}{at}" if most else "")
+    none = "no certain cause" if max(cost.shares.values(), default=0.0) > _MOST_PCT else "no single cause"
+    return f"{none}; {most or 'no stack sample shows the preparation of a batch'}{at}"
+
+
+def _who(cost: LoadingCost, known: Circumstances) -> str:
+    """Return which threads make the batches."""
+    if known.by_itself or not cost.workers:
+        without = ", num_workers=0" if known.by_torch and not cost.workers else ""
+        return f"the training process itself{without}"
+    return f"{cost.workers} workers" if cost.workers > 1 else "1 worker"
+
+
+def _lack_of_cpus(cost: LoadingCost, known: Circumstances) -> str:
+    """Return how long these threads wait for a CPU and who has it, as a clause; "" where they do not."""
+    if not known.is_queueing or cost.cause in ("cpu", "worker_threads"):
+        return ""
+    waits = f"; a CPU is waited for {percent_text(min(known.cpu_wait_pct, 100.0))} of the time"
+    if cost.cores is None:
+        return waits
+    if known.cpus < _FULL * cost.cores:
+        return f"{waits}: other programs use the CPUs (the job uses {known.cpus:.1f} of {cost.cores:g})"
+    return f"{waits}: the job wants {known.wanted_cpus:.1f} CPUs and has {cost.cores:g}"
+
+
+def advice_of(cost: LoadingCost, known: Circumstances) -> str:
     """Return the advice with the largest possible saving.
 
     Args:
         cost: all but the advice.
-        cpus_are_busy: whether a worker of more would find no CPU.
+        known: what else is known of the loading.
     """
     parts = [_DO[cost.cause]] if cost.cause in _DO else []
-    if cpus_are_busy:
+    if known.started and cost.cause != "worker_starts":
+        parts.append("set persistent_workers=True, so that workers do not start anew in each epoch")
+    if known.idle_pct is not None and cost.cause == "unknown":
+        parts.append("raise prefetch_factor: workers that have time left and are waited for deliver in bursts")
+    if known.by_itself and known.by_torch and not cost.workers:
+        parts.append(
+            "set num_workers to 1 or more: a worker prepares batches while the training computes, if it gets a CPU"
+            if cost.workers_needed is None
+            else _workers(cost)
+        )
+    elif known.by_itself and known.by_torch:
+        parts.append("more workers do not help: this code runs in the training process")
+    elif known.cpus_are_busy:
         parts.append("more workers do not help: all CPUs are busy")
     elif cost.workers_needed is not None and cost.cause not in ("cpu", "worker_threads"):
         parts.append(_workers(cost))
@@ -112,13 +189,18 @@ def advice_of(cost: LoadingCost, *, cpus_are_busy: bool = False) -> str:
     return "; ".join(parts)
 
 
+def _is_from_storage(cost: LoadingCost) -> bool:
+    """Return True if more than some bytes come from storage, as far as the kernel reports it."""
+    return cost.read_bytes_per_s is not None and cost.read_bytes_per_s >= _SOME_BYTES_PER_S
+
+
 def _work_name(name: str, cost: LoadingCost) -> str:
     """Return the name of a kind of work; of files with the origin of their bytes, as far as the kernel reports
     it."""
     if name != "file" or cost.read_bytes_per_s is None:
         return _IS[name]
-    some = cost.read_bytes_per_s >= _SOME_BYTES_PER_S
-    return f"{_IS[name]} ({rate(cost.read_bytes_per_s)} from storage)" if some else f"{_IS[name]} (from memory)"
+    origin = f"{rate(cost.read_bytes_per_s)} from storage" if _is_from_storage(cost) else "from memory"
+    return f"{_IS[name]} ({origin})"
 
 
 def _code(cost: LoadingCost) -> str:
@@ -128,8 +210,15 @@ def _code(cost: LoadingCost) -> str:
 
 def _workers(cost: LoadingCost) -> str:
     now = f"(now {cost.workers})"
-    if cost.cause in ("disk", "network"):
-        return f"set num_workers to {_range_text(cost)} {now}, if the storage can serve that many"
+    most = cost.workers_needed_most
+    if most is not None and most <= cost.workers:
+        return f"raise prefetch_factor: {cost.workers} workers make enough batches, but in bursts"
+    if cost.cause in _STORAGE or (cost.cause == "file" and _is_from_storage(cost)):
+        source = "server" if cost.cause == "network" else "storage"
+        return (
+            f"try num_workers={2 * max(cost.workers, 1)} {now}: how much the {source} can serve at once is not "
+            f"known; without a limit {_range_text(cost)} would keep up"
+        )
     if cost.cause == "sleep":
         return f"or set num_workers to {_range_text(cost)} {now}, if each may sleep on its own"
     if cost.cores is None or (cost.workers_needed or 0) <= cost.cores:

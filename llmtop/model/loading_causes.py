@@ -22,6 +22,7 @@ CAUSE_NAMES: Final[Mapping[str, str]] = {
     "slow_worker": "one slow worker",
     "too_few_workers": "too few workers",
     "worker_threads": "too many threads in the workers",
+    "worker_starts": "starting workers",
 }
 
 

@@ -316,7 +316,8 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     """"decode", "tokenize", "collate" (padding, stacking), "collate_fn" (other code there), "disk", "file" (read
     from memory), "network", "lock", "gil", "sleep", "transfer" (batches between processes), "cpu" (others have
     the cores), "worker_threads" (libraries' in the workers have them), "slow_worker", "too_few_workers",
-    "own_code" (that fills the CPUs); "unknown" where none covers most of it. A newer version may have others."""
+    "own_code" (that fills the CPUs, or that no worker can take over), "worker_starts" (before the first batch of
+    each); "unknown" where none covers most of it. A newer version may have others."""
     summary: str
     """One sentence, with the numbers."""
     advice: str = ""

@@ -190,7 +190,8 @@ def _input_bound_alert(state: RankState) -> AlertText:
         else next_step(
             state,
             "input_bound",
-            "press s for the Python stacks of the data loader; set num_workers to 1 or more where it is 0, and "
+            (f"{cost.advice}; " if cost is not None and cost.advice else "")
+            + "press s for the Python stacks of the data loader; set num_workers to 1 or more where it is 0, and "
             "persistent_workers=True where workers start anew in each epoch",
         ),
         points=complete_clauses(

@@ -183,7 +183,10 @@ def test_more_workers_are_advised_only_where_there_is_a_cpu_for_one() -> None:
     assert of(4, cores=2.0, queues_pct=40.0).cause == "own_code", "it would fill them without others as well"
     assert "data.py:7" in of(4, cores=2.0).summary
     assert of(4, cores=16.0).cause == "too_few_workers"
-    assert of(4, cores=16.0, queues_pct=50.0).cause == "unknown", "others have the CPUs"
+    others = of(4, cores=16.0, queues_pct=50.0)
+    assert others.cause == "own_code"
+    assert "Set.__getitem__ (data.py:7)" in others.summary
+    assert "50 % of the time: other programs use the CPUs (the job uses 2.0 of 16)" in others.summary
     assert "1 worker is busy" in of(1, cores=2.0).summary
 
 
@@ -197,6 +200,123 @@ def test_workers_of_several_epochs_are_counted_as_many_as_there_are_at_a_time() 
     assert cost.workers_needed_most is not None
     least, most = cost.workers_needed, cost.workers_needed_most
     assert 5 < least <= 20 <= most < 60, "two that are always busy, over the tenth that is not waited"
+
+
+INIT = Frame("read_vocabulary", "/home/me/data.py", 15)
+
+
+def started(pid: int, frames: tuple[Frame, ...], number: int) -> list[Stack]:
+    """Return samples of a worker before its first batch."""
+    return [Stack(SampledProcess(pid, started_by=1), ThreadId(pid), frames, number)]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (LOOP, INIT),
+        (
+            LOOP,
+            Frame("_IterableDatasetFetcher.__init__", FETCH.file, 20),
+            Frame("Logs.__iter__", "/home/me/data.py", 15),
+        ),
+        (Frame("spawn_main", "/usr/lib/python3.11/multiprocessing/spawn.py", 122), INIT),
+    ],
+)
+def test_work_before_the_first_batch_of_each_worker_is_its_start(frames: tuple[Frame, ...]) -> None:
+    epochs = [one for pid in range(2, 8) for one in (*started(pid, frames, 32), *worker(pid, {(OWN,): 1}))]
+    cost = decide(
+        seen(trains(95, 5), epochs, cpu={1: CpuTime(10.0, 0.0, "python", 1)}, cores=2.0, step_seconds=0.2)
+    )
+    assert cost is not None
+    assert (cost.cause, cost.workers, cost.workers_needed) == ("worker_starts", 2, None)
+    assert "data.py:15" in cost.summary
+    assert "4 workers were started anew" in cost.summary
+    assert "persistent_workers=True" in cost.advice
+
+
+def test_a_first_read_in_each_new_worker_asks_for_workers_that_stay() -> None:
+    epochs = [worker(pid, {(OWN,): 32}) for pid in range(2, 8)]
+    cost = decide(seen(trains(95, 5), *epochs, cpu={1: CpuTime(10.0, 0.0, "python", 1)}, cores=16.0))
+    assert cost is not None
+    assert (cost.cause, cost.workers_needed) == ("own_code", None)
+    assert "data.py:7" in cost.summary
+    assert "persistent_workers=True" in cost.advice
+    stay = decide(seen(trains(95, 5), *epochs[:2], cores=16.0))
+    assert stay is not None
+    assert "persistent_workers" not in stay.advice
+
+
+SAMPLER = (TRAINS[0], Frame("_BaseDataLoaderIter._next_index", f"{TORCH}dataloader.py", 1), OWN)
+
+
+def test_a_sampler_in_the_training_process_is_no_work_of_the_idle_workers() -> None:
+    main = [Stack(SampledProcess(1), ThreadId(1), SAMPLER, 60), *trains(0, 40)[1:]]
+    cost = decide(seen(main, *(worker(pid, {(OWN, PIL): 9}, idle=91) for pid in (2, 3)), cores=16.0))
+    assert cost is not None
+    assert (cost.cause, cost.workers, cost.workers_needed) == ("own_code", 2, None)
+    assert "the training process itself in Set.__getitem__ (data.py:7)" in cost.summary
+    assert "more workers do not help: this code runs in the training process" in cost.advice
+
+
+@pytest.mark.parametrize("queues_pct", [0.0, 40.0])
+def test_a_loader_without_workers_is_named_as_one_whatever_else_runs(queues_pct: float) -> None:
+    fetches = (TRAINS[0], Frame("_SingleProcessDataLoaderIter._next_data", f"{TORCH}dataloader.py", 1), FETCH, OWN)
+    main = [Stack(SampledProcess(1), ThreadId(1), fetches, 60), *trains(0, 40)[1:]]
+    cpu = {1: CpuTime(100.0 - queues_pct, queues_pct, "python", 1)}
+    cost = decide(seen(main, cpu=cpu, cores=2.0))
+    assert cost is not None
+    assert cost.cause == ("own_code" if queues_pct else "too_few_workers")
+    assert "num_workers=0" in cost.summary
+    assert "data.py:7" in cost.summary
+    assert "set num_workers to" in cost.advice
+    assert ("other programs use the CPUs" in cost.summary) == (queues_pct > 0)
+
+
+def _locked(waits: int, works: int, workers: int) -> LoadingCost:
+    lock = Frame("Lock.acquire", "/usr/lib/python3.11/threading.py", 1)
+    cost = decide(
+        seen(trains(90, 10), *(worker(2 + at, {(OWN, lock): waits, (OWN,): works}) for at in range(workers)))
+    )
+    assert cost is not None
+    return cost
+
+
+def test_what_a_lock_protects_is_longer_than_the_waits_for_it() -> None:
+    """Of N workers that only run under one lock, each waits for (N - 1) / N of its time."""
+    assert _locked(50, 50, workers=2).cause == "lock"
+    assert _locked(20, 80, workers=2).cause == "too_few_workers"
+    assert _locked(56, 44, workers=3).cause == "lock"
+    assert _locked(40, 60, workers=8).cause == "too_few_workers"
+
+
+def test_workers_that_are_idle_and_waited_for_have_no_cause_of_their_own() -> None:
+    cost = decide(seen(trains(20, 80), *(worker(pid, {(OWN, PIL): 30}, idle=70) for pid in (2, 3, 4))))
+    assert cost is not None
+    assert cost.cause == "unknown"
+    assert "no cause found; the 3 workers are idle 70 % of the time" in cost.summary
+    assert "prefetch_factor" in cost.advice
+
+
+def test_the_limit_of_a_server_and_of_a_disk_is_not_known() -> None:
+    states: dict[int, dict[Waits, int]] = {2: {"socket": 98, "runs": 2}}
+    cost = decide(seen(trains(97, 3), worker(2, {(OWN,): 100}), states=states, cores=2.0))
+    assert cost is not None
+    assert cost.cause == "network"
+    assert "try num_workers=2 (now 1): how much the server can serve at once is not known" in cost.advice
+    read = Frame("_getitem", "/usr/lib/python3.11/tarfile.py", 7)
+    cost = decide(
+        seen(
+            trains(97, 3),
+            worker(2, {(OWN, read): 96, (OWN,): 4}),
+            states={2: {"disk": 46, "runs": 54}},
+            read_bytes_per_s=7e8,
+            cores=2.0,
+        )
+    )
+    assert cost is not None
+    assert (cost.cause, cost.share_pct) == ("file", 96.0)
+    assert "disk" not in cost.shares, "one cost has one share"
+    assert "CPU" not in cost.advice, "a wait for storage needs none"
 
 
 def test_pages_that_come_from_no_disk_come_over_the_network() -> None:

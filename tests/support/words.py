@@ -172,8 +172,17 @@ def _loading() -> Iterator[Sentence]:
             )
             if not workers and cause not in ("decode", "too_few_workers", "gil"):
                 continue
-            text = loading_words.sentence(cost, 4711, 30.0)
-            yield Sentence("alert", "cost of loading:", f"{text} Fix: {loading_words.advice_of(cost)}")
+            known = loading_words.Circumstances(
+                slow_pid=4711,
+                cpu_wait_pct=30.0,
+                is_queueing=True,
+                cpus=4.0,
+                wanted_cpus=6.0,
+                by_torch=True,
+                started=2,
+            )
+            text = loading_words.sentence(cost, known)
+            yield Sentence("alert", "cost of loading:", f"{text} Fix: {loading_words.advice_of(cost, known)}")
 
 
 def _keys() -> Iterator[Sentence]:
