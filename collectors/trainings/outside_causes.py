@@ -10,7 +10,7 @@ from typing import Final
 from collectors.trainings.gpu_waits import MOST_MESSAGES
 from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
-from llmtop.protocol.training_facts import SampledStep
+from llmtop.protocol.training_facts import GARBAGE_COLLECTION, SampledStep
 
 MOST_CAUSES: Final = 5
 """Most causes reported per training."""
@@ -31,15 +31,15 @@ class OutsideCauses:
     def __init__(self) -> None:
         self._sampled: deque[tuple[float, list[SampledStep]]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, and its sampled steps."""
-        self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
-        """When a message came, in monotonic seconds, and what was found, in ns."""
-        self._open: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
+        self._messages: deque[tuple[float, dict[str, int], int]] = deque(maxlen=MOST_MESSAGES)
+        """When a message came, in monotonic seconds, what was found, in ns, and in how many samples."""
+        self._open: deque[tuple[float, dict[str, int], int]] = deque(maxlen=MOST_MESSAGES)
         """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
 
     def add(self, message: wire.Outside) -> None:
         """Ingest a message (after `bounds`); it counts once a step has ended."""
         now = time.monotonic()
-        self._open.append((now, message.found))
+        self._open.append((now, message.found, message.samples))
         if message.sampled:
             self._sampled.append((now, message.sampled))
 
@@ -85,22 +85,42 @@ class OutsideCauses:
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
         seen: dict[str, Counter[str]] = {}
         lately: list[dict[str, int]] = []
-        for received_at, found in reversed(self._messages):
+        samples = 0
+        for received_at, found, number in reversed(self._messages):
             if received_at < since:
                 break
             lately.append(found)
+            samples += number
         for found in reversed(lately):
             for what, ns in found.items():
                 seen.setdefault(_place(what), Counter())[what] += ns
         total = sum(words.total() for words in seen.values())
         largest = sorted(filter(None, seen), key=lambda place: -seen[place].total())[:MOST_CAUSES]
         return tuple(
-            Cause(what=max(words, key=lambda what: words[what]), seconds=outside_seconds * words.total() / total)
+            Cause(
+                what=_most_frequent(words),
+                seconds=outside_seconds * words.total() / total,
+                samples=round(samples * words.total() / total) if samples else None,
+            )
             for words in map(seen.__getitem__, largest)
         )
 
 
+def _most_frequent(words: Counter[str]) -> str:
+    """Return the words of a place that most of its time has; garbage is collected at most lines sometimes, so one
+    is named only with most of that time."""
+    what, most = words.most_common(1)[0]
+    if what.startswith(GARBAGE_COLLECTION) and 2 * most < words.total():
+        return GARBAGE_COLLECTION
+    return what
+
+
 def _place(what: str) -> str:
-    """Return the line that words begin with ("train.py:57"): a line has several calls; else all words."""
+    """Return the line that words begin with ("train.py:57"): a line has several calls; else all words.
+
+    Collections of garbage are one place, wherever they start.
+    """
+    if what.startswith(GARBAGE_COLLECTION):
+        return GARBAGE_COLLECTION
     place = what.partition(" ")[0]
     return place if place.rpartition(":")[2].isdigit() else what

@@ -17,8 +17,8 @@ and every `--json` show its result. What it asks, in this order:
    only if c is most of b. Where the training's own thread makes the batches, this is not asked: a lack of CPUs
    makes its steps longer as well.
 4. Else the kind of work or waiting that takes most of the time in which batches are prepared: a word is said only
-   if it takes more than half, by the lower end of Wilson's 95 % interval of that share (E. B. Wilson, JASA 22,
-   1927) over the samples, so that few samples name nothing. Of several that are near, none is named.
+   if it takes more than half, by the lower end of Wilson's 95 % interval of that share over the samples, so that
+   few samples name nothing. Of several that are near, none is named.
 
 Code that belongs to no known library is "too_few_workers" where more workers would run: it can be done in more
 processes whatever it is. Where the training leaves less than half of the CPU that a worker takes, one more would
@@ -53,10 +53,10 @@ from llmtop.loading.other_threads import library_threads
 from llmtop.loading.seen import LoaderSamples
 from llmtop.loading.shares import LoaderThread, LoadingShares, Part, loading_shares
 from llmtop.loading.words import Circumstances, advice_of, sentence
+from llmtop.model.proportions import wilson_interval
 from llmtop.model.snapshot import LoadingCost
 
 LEAST_WAIT_PCT = 10.0
-_Z95 = 1.96
 _ROOM, _QUEUES = 0.5, 0.25
 """Shares of the CPU that a worker takes: the part that must be free for one more, and the longest queueing of
 the present ones."""
@@ -200,7 +200,7 @@ def _cause(
     factors: dict[Part, float] = {"lock": _protected(found)}
     part = max(pooled, key=lambda one: pooled[one] * factors.get(one, 1.0))
     samples = sum(one.samples for one in found.judged)
-    lowest = _wilson(round(pooled[part] / busy * samples), samples)[0] * factors.get(part, 1.0)
+    lowest = wilson_interval(round(pooled[part] / busy * samples), samples)[0] * factors.get(part, 1.0)
     if (spare and slow is None) or lowest <= 0.5 or part not in _CAUSES:
         return "unknown", None
     if part == "own" and workers and not by_itself and busy / number <= max(within, 0.5):
@@ -273,7 +273,7 @@ def _slow(workers: Sequence[LoaderThread], within: float, *, spare: bool) -> Loa
     slowest = max(workers, key=lambda one: one.busy)
     others = [one for one in workers if one is not slowest]
     samples = sum(one.samples for one in workers)
-    most = _wilson(slowest.samples, samples)[0] > 0.5 if spare else slowest.busy > max(within, 0.5)
+    most = wilson_interval(slowest.samples, samples)[0] > 0.5 if spare else slowest.busy > max(within, 0.5)
     return slowest if most and all(2 * one.busy < slowest.busy for one in others) else None
 
 
@@ -301,23 +301,13 @@ def _library_and_place(threads: Sequence[LoaderThread], part: Part | None) -> tu
 
 def _needed_workers(found: LoadingShares) -> tuple[int | None, int | None]:
     """Return how many workers would keep up: at least and at most; None where that end is unknown."""
-    wait_low, wait_high = _wilson(found.wait_samples, found.samples)
-    shares = [_wilson(one.samples, round(one.samples / one.busy)) for one in found.judged if one.busy > 0]
+    wait_low, wait_high = wilson_interval(found.wait_samples, found.samples)
+    shares = [wilson_interval(one.samples, round(one.samples / one.busy)) for one in found.judged if one.busy > 0]
     if not shares:
         return None, None
     low, high = (sum(ends) for ends in zip(*shares, strict=True))
     most = None if found.wait_samples >= found.samples else max(math.ceil(high / (1.0 - wait_high)), 1)
     return max(math.ceil(low / (1.0 - wait_low)), 1), most
-
-
-def _wilson(part: int, whole: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share, from the samples that have it and all samples."""
-    if whole <= 0:
-        return 0.0, 1.0
-    share, z2 = part / whole, _Z95 * _Z95
-    middle = share + z2 / (2 * whole)
-    spread = _Z95 * math.sqrt(share * (1 - share) / whole + z2 / (4 * whole * whole))
-    return (middle - spread) / (1 + z2 / whole), (middle + spread) / (1 + z2 / whole)
 
 
 def _round_or_none(value: float | None) -> float | None:

@@ -42,8 +42,8 @@ _DO = {
     "worker_threads": "call torch.set_num_threads(1) in worker_init_fn, or set OMP_NUM_THREADS=1 "
     "(cv2.setNumThreads(0)): the threads of all workers share the CPUs",
     "own_code": "make that code faster, or run it once beforehand and store the result",
-    "worker_starts": "set persistent_workers=True in the DataLoader, so that workers start once and not in each "
-    "epoch; make what each does first faster (worker_init_fn, imports, opening the dataset)",
+    "worker_starts": "make the DataLoader once, with persistent_workers=True: its workers then start once and not "
+    "in each epoch; make what each does first faster (worker_init_fn, imports, opening the dataset)",
 }
 
 
@@ -166,7 +166,7 @@ def advice_of(cost: LoadingCost, known: Circumstances) -> str:
     """
     parts = [_DO[cost.cause]] if cost.cause in _DO else []
     if known.started and cost.cause != "worker_starts":
-        parts.append("set persistent_workers=True, so that workers do not start anew in each epoch")
+        parts.append("make the DataLoader once, with persistent_workers=True, so that workers do not start anew")
     if known.idle_pct is not None and cost.cause == "unknown":
         parts.append("raise prefetch_factor: workers that have time left and are waited for deliver in bursts")
     if known.by_itself and known.by_torch and not cost.workers:

@@ -304,9 +304,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Activity of the host in the time that no phase covers."""
 
     what: str
-    """Activity in words: "garbage collection", "torch.compile", "train.py:57 loss.item()"."""
+    """Activity in words: "garbage collection", "torch.compile", "train.py:57 loss.item()"; with the line where
+    most collections start: "garbage collection, started in train.py:9 rows = list(reader)"."""
     seconds: float
     """Mean a step, over the same steps as `Rank.outside_seconds`: of that, the share of samples that found it."""
+    samples: int | None = None
+    """How many samples found it; None where that is not known."""
 
 
 class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):

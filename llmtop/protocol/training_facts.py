@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+GARBAGE_COLLECTION: Final = "garbage collection"
+"""Activity of a host outside phases, in words; ", started in " and a line may follow."""
 
 
 class LoggedValue(msgspec.Struct, array_like=True, gc=False):

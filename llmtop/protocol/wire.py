@@ -294,6 +294,8 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     found: dict[str, int] = {}
     """Activities outside of phases, in words, each with its time in ns: each sample stands for the time since
     the one before. Under "" is the time without a known activity."""
+    samples: int = 0
+    """How many samples that are; 0 where it is not counted."""
     judged_ns: int | None = None
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}

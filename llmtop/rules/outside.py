@@ -11,6 +11,7 @@ from statistics import stdev
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.model.proportions import wilson_interval
 from llmtop.model.snapshot import Cause
 from llmtop.naming.phase_names import role_of
 from llmtop.rules import limits
@@ -29,6 +30,8 @@ LEAST_STEPS: Final = 20
 """Steps after warm-up: one-time work at the beginning is not counted."""
 MAIN_PCT: Final = 25.0
 """Percent of the time outside, from which a cause is named."""
+MOST_ALIKE: Final = 3
+"""Most causes that are listed where samples do not show which is the largest."""
 CAUSE_PART: Final = 0.5
 """Share of the threshold that the named causes take together. Without such a cause `NO_CAUSE_TIMES` the
 threshold counts: the rest of a loop besides its phases is 10 to 11 % of the steps of healthy trainings on a
@@ -101,7 +104,11 @@ def _share_pct(state: RankState) -> float | None:
 def _rare_pct(state: RankState) -> float:
     """Return the share of the mean step caused by rare long steps, in percent; `rare_steps` reports these."""
     mean, usual = finite_or_none(state.rank.step_seconds_mean), finite_or_none(state.rank.step_seconds_p50)
-    return 100.0 * max(1.0 - usual / mean, 0.0) if state.rank.rare is not None and mean and usual else 0.0
+    rare = state.rank.rare
+    if rare is None or not mean or not usual:
+        return 0.0
+    lost = finite_or_none(rare.seconds_per_hour) or 0.0
+    return min(100.0 * max(1.0 - usual / mean, 0.0), lost / 36.0)  # percent of an hour
 
 
 def _is_outside(state: RankState, is_raised: bool) -> bool:
@@ -136,17 +143,44 @@ def _is_more_than_noise(state: RankState, share: float) -> bool:
 
 
 def _main_causes(state: RankState) -> list[Cause]:
-    """Return the causes to name, the largest first."""
+    """Return the causes that take much of the time outside, the largest first."""
     outside = finite_or_none(state.rank.outside_seconds) or 0.0
     return [cause for cause in state.rank.outside_causes if cause.seconds * 100.0 >= MAIN_PCT * outside][:2]
 
 
+def _alike_causes(state: RankState) -> list[Cause]:
+    """Return the largest cause and those that may be larger, as far as samples show: 95 % sure for each pair.
+
+    Samples without a line do not count. One sample is no cause.
+    """
+    first, *others = state.rank.outside_causes or (Cause(what="", seconds=0.0),)
+    if first.samples is None or first.samples < 2:
+        return []
+    near = [
+        one
+        for one in others
+        if one.samples and wilson_interval(first.samples, first.samples + one.samples)[0] <= 0.5
+    ]
+    return [first, *near][:MOST_ALIKE]
+
+
+def _where(state: RankState) -> tuple[list[Cause], str]:
+    """Return the causes to name, and the clause that names them; "" without causes."""
+    causes, alike = _main_causes(state), _alike_causes(state)
+    if len(alike) > 1 or not causes:
+        if not alike:
+            return [], ""
+        time = fmt.duration(sum(cause.seconds for cause in alike))
+        few = " (too few samples for the share of each)" if len(alike) > 1 else ""
+        return alike, f"{time} in {' and '.join(cause.what for cause in alike)}{few}"
+    return causes, " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
+
+
 def _outside_alert(state: RankState) -> AlertText:
     rank = state.rank
-    causes = _main_causes(state)
+    causes, listed = _where(state)
     where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
-    listed = " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
     return AlertText(
         severity="warning",
         summary=f"{label}{where}: {fmt.percent_text(_share_pct(state))} of each {step_noun(state)} "
@@ -160,12 +194,19 @@ def _outside_alert(state: RankState) -> AlertText:
             **{f"cause_{place}": cause.what for place, cause in enumerate(causes, 1)},
             **{f"cause_{place}_seconds": cause.seconds for place, cause in enumerate(causes, 1)},
         },
-        next=advice_for(state, causes[0].what) if causes else _no_cause_advice(state),
+        next=_advice(state, causes),
         points=complete_clauses(
             f"{fmt.percent_text(_share_pct(state))} of each {step_noun(state)} is untimed",
             *(f"{fmt.duration(cause.seconds)} in {fmt.shorten_middle(cause.what, 40)}" for cause in causes),
         ),
     )
+
+
+def _advice(state: RankState, causes: list[Cause]) -> str:
+    """Return what to do: about the largest cause; where any of several may be it, what is the same for all."""
+    shown = causes if _alike_causes(state) == causes else causes[:1]
+    found = {advice_for(state, cause.what) for cause in shown}
+    return found.pop() if len(found) == 1 else _no_cause_advice(state)
 
 
 def _no_cause_advice(state: RankState) -> str:

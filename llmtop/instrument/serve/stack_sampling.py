@@ -31,7 +31,7 @@ from llmtop.instrument.serve.lock_wait import AT_ONCE_NS, LockWait
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
-from llmtop.protocol.training_facts import SampledStep
+from llmtop.protocol.training_facts import GARBAGE_COLLECTION, SampledStep
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -45,7 +45,6 @@ REST_NS: Final = 1_000_000_000
 searched."""
 TELL_NS: Final = 1_000_000_000
 MAX_CAUSES: Final = 32
-COLLECTS: Final = "garbage collection"
 EARLY_NS: Final = 25_000_000
 """A timeout for another reason serves for a sample that is due so soon: each time that this thread wakes, the
 training waits for Python's lock."""
@@ -74,6 +73,8 @@ class StackSampler:
         self._next = 0
         self._collections = 0
         self._found: dict[str, int] = {}
+        self._samples = 0
+        """Number of samples in `_found`."""
         self._found_since = 0
         self._waited: dict[str, int] = {}
         self._judged = 0
@@ -96,6 +97,7 @@ class StackSampler:
         self._sampled_at = self._next = 0
         self._describer.forget()
         self._found.clear()
+        self._samples = 0
         self._forget_waits()
         self.outside = None
         self._note_pause("", 0)
@@ -135,8 +137,8 @@ class StackSampler:
             self._note_pause(waits_for if may_wait else "", now)
             if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
                 collected = self.lock_wait.after_request_ns > COLLECTION_NS and 0 < collections < self._collections
-                # A collection begins at whatever line it happens to.
-                _add(self._found, COLLECTS if collected and "collect(" not in seen.words else seen.words, between)
+                self._samples += 1
+                _add(self._found, _collection_words(seen.words) if collected else seen.words, between)
         else:
             if between:
                 self._describer.note_calls(thread, recorder.ring.count)
@@ -168,6 +170,7 @@ class StackSampler:
             self._pauses[-1] = self._pauses[-1]._replace(ended=now)
         elif waits_for:
             self._pauses.append(NoStepStretch(now, now + 1))
+            self._samples = 0
             self._found.clear()  # it has stood still for the second that it was watched
             self._forget_waits()
         self.waits_for = waits_for
@@ -191,11 +194,13 @@ class StackSampler:
             self.outside = wire.Outside(
                 over_ns=min(over, 60 * TELL_NS),
                 found=self._found,
+                samples=self._samples,
                 judged_ns=min(self._judged, 60 * TELL_NS) or None,
                 waited=self._waited,
                 sampled=sampled,
             )
             self._found = {}
+            self._samples = 0
             self._forget_waits()
 
 
@@ -205,6 +210,13 @@ def _add(found: dict[str, int], words: str, ns: int) -> None:
         rarest = min(found, key=lambda one: found[one])
         found[""] = found.get("", 0) + found.pop(rarest)
     found[words] = found.get(words, 0) + ns
+
+
+def _collection_words(words: str) -> str:
+    """Return the words for a collection of garbage and where it started: most do where most objects are made."""
+    if "collect(" in words:
+        return words
+    return f"{GARBAGE_COLLECTION}, started in {words}" if words else GARBAGE_COLLECTION
 
 
 def odd_fraction(now: int) -> float:

@@ -114,6 +114,24 @@ def test_a_line_is_one_cause_whatever_call_of_it_is_seen() -> None:
     ]
 
 
+def test_collections_are_one_cause_with_the_line_that_starts_most() -> None:
+    causes = OutsideCauses()
+    started = "garbage collection, started in train.py"
+    causes.add(
+        wire.Outside(
+            found={f"{started}:23 loads(x)": 5, f"{started}:42 rows": 3, "train.py:42 rows": 2}, samples=10
+        )
+    )
+    causes.step_ended()
+    first, second = causes.figures(1.0, 15.0)
+    assert (first.what, first.seconds, first.samples) == (f"{started}:23 loads(x)", pytest.approx(0.8), 8)
+    assert (second.what, second.samples) == ("train.py:42 rows", 2)
+    causes.add(wire.Outside(found={f"{started}:50 loss": 9}, samples=9))
+    causes.add(wire.Outside(found={f"{started}:42 rows": 5}, samples=5))
+    causes.step_ended()
+    assert causes.figures(1.0, 15.0)[0].what == "garbage collection", "no line has most of them"
+
+
 def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
     class Tensor:
         pass
