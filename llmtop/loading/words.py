@@ -89,7 +89,7 @@ def sentence(cost: LoadingCost, known: Circumstances) -> str:
 
 def _statement(cost: LoadingCost, known: Circumstances) -> str:
     """Return the cause with its share and its place."""
-    who = _who(cost, known)
+    who = _threads_text(cost, known)
     at = f" in {cost.place}" if cost.place else ""
     share = percent_text(cost.share_pct) if cost.share_pct is not None else ""
     if cost.cause == "slow_worker":
@@ -137,7 +137,7 @@ def _no_cause(cost: LoadingCost, known: Circumstances, at: str) -> str:
     return f"{none}; {most or 'no stack sample shows the preparation of a batch'}{at}"
 
 
-def _who(cost: LoadingCost, known: Circumstances) -> str:
+def _threads_text(cost: LoadingCost, known: Circumstances) -> str:
     """Return which threads make the batches."""
     if known.by_itself or not cost.workers:
         without = ", num_workers=0" if known.by_torch and not cost.workers else ""

@@ -304,12 +304,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Activity of the host in the time that no phase covers."""
 
     what: str
-    """Activity in words: "garbage collection", "torch.compile", "train.py:57 loss.item()"; with the line where
-    most collections start: "garbage collection, started in train.py:9 rows = list(reader)"."""
+    """Activity: "torch.compile", "train.py:57 loss.item()", "garbage collection, started in train.py:9 rows"."""
     seconds: float
     """Mean a step, over the same steps as `Rank.outside_seconds`: of that, the share of samples that found it."""
-    samples: int | None = None
-    """How many samples found it; None where that is not known."""
+    samples: int | None = None  # that found it; None where not known
 
 
 class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,8 +317,8 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     """"decode", "tokenize", "collate" (padding, stacking), "collate_fn" (other code there), "disk", "file" (read
     from memory), "network", "lock", "gil", "sleep", "transfer" (batches between processes), "cpu" (others have
     the cores), "worker_threads" (libraries' in the workers have them), "slow_worker", "too_few_workers",
-    "own_code" (that fills the CPUs, or that no worker can take over), "worker_starts" (before the first batch of
-    each); "unknown" where none covers most of it. A newer version may have others."""
+    "own_code" (that fills the CPUs, or is no worker's), "worker_starts" (before the first batch of each);
+    "unknown" where none covers most of it. A newer version may have others."""
     summary: str
     """One sentence, with the numbers."""
     advice: str = ""

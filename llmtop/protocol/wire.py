@@ -292,10 +292,9 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     over_ns: int = 0
     """How long it was sampled, in phases or not."""
     found: dict[str, int] = {}
-    """Activities outside of phases, in words, each with its time in ns: each sample stands for the time since
-    the one before. Under "" is the time without a known activity."""
-    samples: int = 0
-    """How many samples that are; 0 where it is not counted."""
+    """Activities outside of phases with their time in ns: a sample stands for the time since the one before; "" is
+    the time without a known activity."""
+    samples: int = 0  # in `found`; 0 where not counted
     judged_ns: int | None = None
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}

@@ -153,32 +153,32 @@ def _alike_causes(state: RankState) -> list[Cause]:
 
     Samples without a line do not count. One sample is no cause.
     """
-    first, *others = state.rank.outside_causes or (Cause(what="", seconds=0.0),)
-    if first.samples is None or first.samples < 2:
-        return []
+    first, *others = state.rank.outside_causes
     near = [
         one
         for one in others
-        if one.samples and wilson_interval(first.samples, first.samples + one.samples)[0] <= 0.5
+        if one.samples and wilson_interval(first.samples or 0, (first.samples or 0) + one.samples)[0] <= 0.5
     ]
-    return [first, *near][:MOST_ALIKE]
+    return [first, *near][:MOST_ALIKE] if (first.samples or 0) > 1 else []
 
 
-def _where(state: RankState) -> tuple[list[Cause], str]:
+def _named_causes(state: RankState) -> tuple[list[Cause], str]:
     """Return the causes to name, and the clause that names them; "" without causes."""
-    causes, alike = _main_causes(state), _alike_causes(state)
-    if len(alike) > 1 or not causes:
-        if not alike:
-            return [], ""
-        time = fmt.duration(sum(cause.seconds for cause in alike))
-        few = " (too few samples for the share of each)" if len(alike) > 1 else ""
-        return alike, f"{time} in {' and '.join(cause.what for cause in alike)}{few}"
+    causes = _main_causes(state)
+    if any(cause.samples is not None for cause in state.rank.outside_causes):
+        alike = _alike_causes(state)
+        if len(alike) > 1:
+            time = fmt.duration(sum(cause.seconds for cause in alike))
+            counts = " and ".join(f"{cause.what} ({fmt.counted(cause.samples or 0, 'sample')})" for cause in alike)
+            return alike, f"{time} in {counts}"
+        causes = [cause for cause in causes if cause not in alike and (cause.samples or 0) > 1]
+        causes = [*alike, *causes][:2]
     return causes, " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
 
 
 def _outside_alert(state: RankState) -> AlertText:
     rank = state.rank
-    causes, listed = _where(state)
+    causes, listed = _named_causes(state)
     where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
@@ -204,7 +204,7 @@ def _outside_alert(state: RankState) -> AlertText:
 
 def _advice(state: RankState, causes: list[Cause]) -> str:
     """Return what to do: about the largest cause; where any of several may be it, what is the same for all."""
-    shown = causes if _alike_causes(state) == causes else causes[:1]
+    shown = causes if state.rank.outside_causes and _alike_causes(state) == causes else causes[:1]
     found = {advice_for(state, cause.what) for cause in shown}
     return found.pop() if len(found) == 1 else _no_cause_advice(state)
 
