@@ -339,12 +339,10 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     """CPUs that the training may use, by its affinity and its cgroup's quota."""
     wait_pct: float | None = None
     """Share of the training's time that goes into waiting for, or making, its next batch: the most to be saved."""
-    save_seconds: float | None = None
-    """Largest saving per step, where steps are known."""
+    save_seconds: float | None = None  # largest saving per step, where steps are known
     read_bytes_per_s: float | None = None
     """Rate of bytes read from storage by all of its processes."""
-    looks: int = 0
-    """Stacks that it rests on."""
+    looks: int = 0  # stacks that it rests on
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):

@@ -297,8 +297,7 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     samples: int = 0  # in `found`; 0 where not counted
     judged_ns: int | None = None
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
-    waited: dict[str, int] = {}
-    """Where it did, in words, and for how much of that."""
+    waited: dict[str, int] = {}  # where it did, in words, and for how much of that
     sampled: list[SampledStep] = []
     """Steps since the last message whose waits for a CPU were separated."""
 
