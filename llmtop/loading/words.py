@@ -19,7 +19,7 @@ _SOME_BYTES_PER_S = 1e6
 """Less comes from storage by the way: modules that are imported, a checkpoint's list."""
 _FULL = 0.9
 """Share of the CPUs in use from which the job itself uses all: the rest is scheduling."""
-_MOST_PCT = 50.0
+_MOST_PCT, _LEAST_PCT = 50.0, 10.0
 _STORAGE = ("disk", "network")
 _DO = {
     "decode": "decode once and store the result; decode on the GPU (nvJPEG, DALI), or use a "
@@ -147,7 +147,7 @@ def _threads_text(cost: LoadingCost, known: Circumstances) -> str:
 
 def _lack_of_cpus(cost: LoadingCost, known: Circumstances) -> str:
     """Return how long these threads wait for a CPU and who has it, as a clause; "" where they do not."""
-    if not known.is_queueing or cost.cause in ("cpu", "worker_threads"):
+    if not known.is_queueing or known.cpu_wait_pct < _LEAST_PCT or cost.cause in ("cpu", "worker_threads"):
         return ""
     waits = f"; a CPU is waited for {percent_text(min(known.cpu_wait_pct, 100.0))} of the time"
     if cost.cores is None:
@@ -210,9 +210,13 @@ def _code(cost: LoadingCost) -> str:
 
 def _workers(cost: LoadingCost) -> str:
     now = f"(now {cost.workers})"
-    most = cost.workers_needed_most
-    if most is not None and most <= cost.workers:
-        return f"raise prefetch_factor: {cost.workers} workers make enough batches, but in bursts"
+    if 0 < (cost.workers_needed or 0) <= cost.workers:
+        more = _more_workers(cost, now)
+        return f"raise prefetch_factor, if the {cost.workers} workers make enough batches but in bursts; or {more}"
+    return _more_workers(cost, now)
+
+
+def _more_workers(cost: LoadingCost, now: str) -> str:
     if cost.cause in _STORAGE or (cost.cause == "file" and _is_from_storage(cost)):
         source = "server" if cost.cause == "network" else "storage"
         return (
@@ -220,7 +224,7 @@ def _workers(cost: LoadingCost) -> str:
             f"known; without a limit {_range_text(cost)} would keep up"
         )
     if cost.cause == "sleep":
-        return f"or set num_workers to {_range_text(cost)} {now}, if each may sleep on its own"
+        return f"set num_workers to {_range_text(cost)} {now}, if each may sleep on its own"
     if cost.cores is None or (cost.workers_needed or 0) <= cost.cores:
         return f"set num_workers to {_range_text(cost, cost.cores)} {now}"
     usable = max(math.floor(cost.cores), 1)

@@ -297,6 +297,24 @@ def test_workers_that_are_idle_and_waited_for_have_no_cause_of_their_own() -> No
     assert "prefetch_factor" in cost.advice
 
 
+def test_work_that_the_workers_may_keep_up_with_asks_for_a_longer_queue() -> None:
+    cost = decide(seen(trains(55, 45), *(worker(pid, {(OWN, PIL): 45}, idle=55) for pid in (2, 3)), cores=8.0))
+    assert cost is not None
+    assert cost.cause == "decode"
+    assert "raise prefetch_factor, if the 2 workers make enough batches but in bursts" in cost.advice
+    busy = decide(seen(trains(55, 45), *(worker(pid, {(OWN, PIL): 100}) for pid in (2, 3)), cores=8.0))
+    assert busy is not None
+    assert "prefetch_factor" not in busy.advice
+
+
+def test_a_few_percent_of_waiting_for_a_cpu_are_no_part_of_the_sentence() -> None:
+    sleeps: dict[int, dict[Waits, int]] = {2: {"sleep": 98, "runs": 2}}
+    cpu = {2: CpuTime(2.0, 4.0, "python", 2)}
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), states=sleeps, cpu=cpu, cores=2.0))
+    assert cost is not None
+    assert "CPU" not in cost.summary
+
+
 def test_the_limit_of_a_server_and_of_a_disk_is_not_known() -> None:
     states: dict[int, dict[Waits, int]] = {2: {"socket": 98, "runs": 2}}
     cost = decide(seen(trains(97, 3), worker(2, {(OWN,): 100}), states=states, cores=2.0))

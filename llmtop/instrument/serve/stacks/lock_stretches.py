@@ -51,8 +51,14 @@ class LockStretches:
         for (_, last), times in self._kept.items():
             kept_by_line[last] += times
         ends = [one for one, times in self._free.items() if times > _FREE_SHARE * (times + kept_by_line[one])]
-        start = max((one for one in ends if one < line), default=0)
-        inside = {lines: times for lines, times in self._kept.items() if start < lines[1] <= line}
+        start = max((one for one in ends if one < line), default=None)
+        # Before the first release of an iteration, the stretch begins after the last one of the iteration before.
+        since = max(ends, default=line) if start is None else None
+        inside = {
+            lines: times
+            for lines, times in self._kept.items()
+            if (start or 0) < lines[1] <= line or (since is not None and lines[0] > since)
+        }
         total = sum(inside.values())
         if total < _LEAST_SAMPLES:
             return None

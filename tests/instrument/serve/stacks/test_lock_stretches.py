@@ -33,12 +33,15 @@ def stretches(kept: dict[tuple[int, int], int], free: dict[int, int]) -> LockStr
         ({(70, 70): 5, (81, 81): 5}, {82: 5}, None),
         ({(70, 70): 5, (81, 81): 5}, {75: 2, 82: 5}, (81, 81)),
         ({(81, 81): 9}, {81: 9, 82: 5}, None),
-        ({(84, 84): 9}, {82: 5}, None),
+        ({(84, 84): 9}, {82: 5}, (84, 84)),
+        ({(83, 83): 9, (85, 85): 9}, {82: 5, 84: 5}, (85, 85)),
+        ({(84, 84): 9}, {80: 5, 82: 5}, None),
         ({}, {82: 5}, None),
     ],
     ids=[
         *("one line", "with the line itself", "a rare line", "too few samples", "too wide"),
-        *("a release between", "a release at the line", "later lines", "nothing kept"),
+        *("a release between", "a release at the line", "the iteration before", "after its last release"),
+        *("later lines", "nothing kept"),
     ],
 )
 def test_the_lines_are_those_kept_since_the_release_before(
