@@ -15,7 +15,10 @@ from llmtop.protocol.training_facts import GARBAGE_COLLECTION, SampledStep
 MOST_CAUSES: Final = 5
 """Most causes reported per training."""
 LEAST_SECONDS: Final = 15.0
-"""Least time covered by the samples in use: a message covers about a second and holds few samples."""
+"""Least time covered by the sampled steps in use: a message covers about a second."""
+CAUSES_SECONDS: Final = 60.0
+"""Least time covered by the samples of causes. At six samples a second, 15 s of a training that is outside for a
+third of its steps had 2 to 10 samples with a line: too few to separate two lines (docs/measurements.md)."""
 
 
 LEAST_SAMPLED: Final = 5
@@ -82,7 +85,7 @@ class OutsideCauses:
         """
         if not outside_seconds:
             return ()
-        since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
+        since = time.monotonic() - max(CAUSES_SECONDS, window_seconds or 0.0)
         seen: dict[str, Counter[str]] = {}
         lately: list[dict[str, int]] = []
         samples = 0
