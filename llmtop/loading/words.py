@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from llmtop.format import duration, percent_text, rate
 from llmtop.model.loading_causes import CAUSE_NAMES
 from llmtop.model.snapshot import LoadingCost
@@ -210,10 +212,12 @@ def _code(cost: LoadingCost) -> str:
 
 def _workers(cost: LoadingCost) -> str:
     now = f"(now {cost.workers})"
-    if 0 < (cost.workers_needed or 0) <= cost.workers:
-        more = _more_workers(cost, now)
-        return f"raise prefetch_factor, if the {cost.workers} workers make enough batches but in bursts; or {more}"
-    return _more_workers(cost, now)
+    if not 0 < (cost.workers_needed or 0) <= cost.workers:
+        return _more_workers(cost, now)
+    bursts = f"raise prefetch_factor, if the {cost.workers} workers make enough batches but in bursts"
+    if cost.workers_needed_most is not None and cost.workers_needed_most <= cost.workers:
+        return bursts
+    return f"{bursts}; or {_more_workers(replace(cost, workers_needed=cost.workers + 1), now)}"
 
 
 def _more_workers(cost: LoadingCost, now: str) -> str:
