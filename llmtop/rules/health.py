@@ -23,7 +23,7 @@ from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state import training_health as limits
 from llmtop.rules.state.equal_losses import LEAST_DIFFERENT, LEAST_EQUAL, Divergence
 from llmtop.rules.state.flat_loss import BLOCK, LEVEL_VALUES, NEVER_BLOCKS, NEVER_PCT, SAME_VALUES
-from llmtop.rules.state.metric_curve import LEAST, LEAST_RISE, REMEMBERED
+from llmtop.rules.state.metric_curve import LEAST, LEAST_RISE, REMEMBERED, WINDOW
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.training_health import HealthEvent
 
@@ -306,10 +306,13 @@ LOSS_SPIKE: Final = _event_rule(
         f"{100 * (_LOSS.pair.factor - 1):.0f} % above the trend, and {_LOSS.pair.times} times the largest "
         f"deviation of the last {REMEMBERED} values. Or one loss is {_LOSS.single.sigmas:.0f} standard "
         "deviations, "
-        f"{100 * (_LOSS.single.factor - 1):.0f} % and {_LOSS.single.times} times that deviation above it; "
+        f"{100 * (_LOSS.single.factor - 1):.0f} % and {_LOSS.single.times} times that deviation above it. Noise "
+        f"with the tail of the last {WINDOW} values is also that far above it less than once in "
+        f"{1 / (_LOSS.pair.probability or 1):,.0f} values, for one loss in "
+        f"{1 / (_LOSS.single.probability or 1):,.0f}; "
         f"critical if this lasts for {DIVERGED_POINTS} values. {_NOT_JUDGED}",
         source="the limit of seven standard deviations is that of the spike score of OLMo 2; going back 100 steps "
-        "is the method of PaLM (section 5.1)",
+        "is the method of PaLM (section 5.1); the tail is a Weibull tail (Gardes and Girard 2005)",
         hold_seconds=1.0,
         clear_seconds=5.0,
     ),

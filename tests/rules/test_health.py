@@ -275,6 +275,23 @@ def test_the_noise_of_small_batches_once_the_loss_has_fallen_is_no_spike(seed: i
     assert told({"loss": loss}) == {}
 
 
+@pytest.mark.parametrize("seed", [7005, 7009, 7012, 7024])
+def test_the_squared_error_of_one_sample_a_batch_is_no_spike(seed: int) -> None:
+    """Chi-square noise: seven standard deviations are exceeded once in 1,800 values."""
+    rng = random.Random(seed)
+    assert told({"loss": [4 * math.exp(-step / 60) + rng.gauss(0, 1) ** 2 for step in range(STEPS)]}) == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rise_that_lasts_is_a_spike_also_in_the_noise_of_small_batches(seed: int) -> None:
+    rng = random.Random(seed)
+    loss: list[float | None] = [rng.gammavariate(4, 0.1) for _ in range(STEPS)]
+    loss = changed(loss, lambda since, value: value + 5.0 * math.exp(-since / 15))
+    found = told({"loss": loss})
+    assert set(found) == {"loss_spike"}
+    assert AT <= found["loss_spike"].evidence["step"] <= AT + 1
+
+
 def test_another_training_in_the_same_process_is_no_spike() -> None:
     """All of the demo: its second model has 127 tokens per step instead of 16,384, and begins with a high loss."""
     rules, losses = Rules(off=()), []

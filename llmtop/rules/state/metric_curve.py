@@ -3,6 +3,12 @@
 The range is robust. In log space (a loss and a norm are positive and move by factors), the medians of the two
 halves of the last `WINDOW` values give the trend, and the median absolute deviation from it the spread. What
 was an outlier enters neither.
+
+The noise of a loss over few samples is wide and skewed: standard deviations say nothing about how often it is far
+above its median. Its upper half is extrapolated as a Weibull tail, whose logarithmic quantiles are a straight line
+over log(log(1 / probability)) (Gardes and Girard, Communications in Statistics 34, 2005): a share of the
+values above the median, and a smaller one, give how far a value is that comes once in so many. Normal,
+exponential and gamma noise have such tails. A heavier one than the exponential is extrapolated in log space.
 """
 
 from __future__ import annotations
@@ -41,6 +47,8 @@ ONSET_FACTOR: Final = 1.5
 """Factor from which it is a spike however slowly it rises."""
 RETURN: Final = 5
 """Values after a deviation whose median shows whether it came back."""
+UPPER_SHARES: Final = (0.5, 0.1)
+"""Shares of the values above the median by which the tail is extrapolated: 32 and 6 of a full window."""
 BACK_SIGMAS: Final = 3.0
 LONGEST: Final = 500
 """Values after which a level that does not come back is the usual one."""
@@ -54,6 +62,8 @@ class RiseLimits:
     factor: float
     times: float
     """Multiple of the farthest remembered value."""
+    probability: float | None = None
+    """Probability with which noise exceeds a value that is no outlier; None: not asked."""
 
 
 @dataclass
@@ -96,6 +106,16 @@ class _Range(NamedTuple):
     """Per value."""
     at: float
     spread: float
+    upper: tuple[float, float]
+    """Deviations from the median that `UPPER_SHARES` of the values above it exceed."""
+
+
+class _Hit(NamedTuple):
+    """An outlier, of which it is not known whether an excursion begins with it."""
+
+    step: int
+    value: float
+    deviation: float
 
 
 class MetricCurve:
@@ -135,7 +155,7 @@ class MetricCurve:
         self._before: deque[float] = deque(maxlen=ONSET)
         self._levels: deque[float] = deque(maxlen=WINDOW // EVERY)
         """Medians of `ONSET` usual values each."""
-        self._hits: deque[tuple[int, float] | None] = deque(maxlen=3)
+        self._hits: deque[_Hit | None] = deque(maxlen=3)
         self._returns: deque[float] = deque(maxlen=5)
         self._range: _Range | None = None
         self._in_logs = True
@@ -189,14 +209,21 @@ class MetricCurve:
             return False
         deviation = scaled - self._expected_value()
         if self._is_outlier(deviation, scaled, is_lr_known):
-            self._hits.append((step, value))
+            self._add_hit(_Hit(step, value, deviation))
             if self._begins(deviation):
                 return True
             self._number += 1
             return False
-        self._hits.append(None)
+        self._add_hit(None)
         self._take_usual(scaled)
         return False
+
+    def _add_hit(self, hit: _Hit | None) -> None:
+        """Store whether a value is an outlier. One alone is noise, unless a rise follows."""
+        hits, recent = self._hits, self._recent
+        if len(hits) == 3 and hits[0] is not None and hits[1] is None and hits[2] is None:
+            recent.insert(max(len(recent) - 2, 0), hits[0].deviation)
+        hits.append(hit)
 
     def _expected_value(self) -> float:
         known = self._range
@@ -239,7 +266,20 @@ class MetricCurve:
             and self._share(deviation) >= limits.sigmas * known.spread
             and deviation >= self._rise(limits.factor)
             and self._share(deviation) >= limits.times * self._share(max(self._earlier(), default=0.0))
+            and (limits.probability is None or self._is_beyond_tail(deviation, limits.probability))
         )
+
+    def _is_beyond_tail(self, deviation: float, probability: float) -> bool:
+        """Return whether noise with the tail of the last values exceeds a deviation less often than that."""
+        known = self._range
+        assert known is not None, "asked for only once it is known"
+        half, far = known.upper
+        if half <= 0.0:
+            return True  # more than half of the values are equal
+        weight, limit = _extrapolate(self._share(half), self._share(far), probability)
+        if self._in_logs and weight > 1.0:
+            return deviation >= _extrapolate(half, far, probability)[1]
+        return self._share(deviation) >= limit
 
     def _earlier(self) -> Sequence[float]:
         """Return the deviations that an outlier exceeds."""
@@ -274,12 +314,12 @@ class MetricCurve:
             return False
         low, high = self.usual() or (math.nan, math.nan)
         self.excursion = Excursion(
-            step=hits[0][0],
-            value=max(value for _, value in hits),
+            step=hits[0].step,
+            value=max(hit.value for hit in hits),
             usual_low=low,
             usual_high=high,
             spread=math.nan if self._range is None else self._range.spread,
-            last_step=hits[-1][0],
+            last_step=hits[-1].step,
             points=len(hits),
         )
         self._hits.clear()
@@ -314,7 +354,7 @@ class MetricCurve:
     def _take_usual(self, scaled: float) -> None:
         if self._range is not None:
             self._recent.append(scaled - self._expected_value())
-            if len(self._recent) > RECENT:
+            while len(self._recent) > RECENT:
                 self._deviations.append(self._recent.popleft())
         self._window.append(scaled)
         self._before.append(scaled)
@@ -333,7 +373,28 @@ class MetricCurve:
         slope = (second - first) / (len(values) / 2)
         start = self._number - len(values)
         at = start + half + (len(values) - half - 1) / 2
-        deviations = [abs(one - second - slope * (start + place - at)) for place, one in enumerate(values)]
-        spread = CONSISTENT * median(deviations)
+        deviations = [one - second - slope * (start + place - at) for place, one in enumerate(values)]
+        spread = CONSISTENT * median(map(abs, deviations))
         least = LEAST_SPREAD if self._in_logs else LEAST_SPREAD * abs(second)
-        return _Range(second, slope, at, max(spread, least, 1e-12))
+        if median(deviations[-ONSET:]) > spread:  # a rise must not hide itself
+            deviations = deviations[: max(len(values) - RECENT, LEAST)]
+        deviations.sort()
+        middle = median(deviations)
+        upper = tuple(deviations[-1 - int(share / 2 * len(deviations))] - middle for share in UPPER_SHARES)
+        return _Range(second, slope, at, max(spread, least, 1e-12), (upper[0], upper[1]))
+
+
+def _extrapolate(half: float, far: float, probability: float) -> tuple[float, float]:
+    """Return a Weibull tail's coefficient, and the deviation that is exceeded with that probability.
+
+    Args:
+        half: deviation that the first of `UPPER_SHARES` exceeds.
+        far: deviation that the second exceeds.
+        probability: of all values, not of the upper half.
+
+    Returns:
+        Coefficient (0.5: as normal noise far out, 1: exponential, more: heavier) and deviation, in the unit given.
+    """
+    first, second, wanted = (-math.log(share) for share in (*UPPER_SHARES, 2.0 * probability))
+    weight = math.log(max(far / half, 1.0)) / math.log(second / first)
+    return weight, far * (wanted / second) ** weight

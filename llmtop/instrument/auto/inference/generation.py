@@ -56,7 +56,7 @@ class Generation:
         self._inference = inference
         self._replaced = Replaced()
         self._listened: set[type] = set()
-        self._waits = AfterImport(MODULE, self._listen)
+        self._waits = AfterImport((MODULE,), self._listen)
 
     def restore(self) -> None:
         """Leave the library alone again."""
@@ -64,8 +64,8 @@ class Generation:
         self._replaced.restore()
         self._listened.clear()
 
-    def _listen(self) -> None:
-        kind = getattr(sys.modules.get(MODULE), "GenerationMixin", None)
+    def _listen(self, module: str) -> None:
+        kind = getattr(sys.modules.get(module), "GenerationMixin", None)
         run = None if kind is None else vars(kind).get("generate")
         if not callable(run) or self._inference.over:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 MISSING: Any = object()
@@ -35,42 +35,53 @@ class Replaced:
 
 
 class AfterImport:
-    """Calls something once a module has been executed, and is gone; until then it costs a comparison an import."""
+    """Calls something once a module has been executed, for each of some modules; until then it costs a look-up an
+    import."""
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        """Wait for the import of the module `name`; `then` is called at once where that is over."""
-        self._name, self._then = name, then
-        self._asking_others = False
-        if name in sys.modules:
-            then()
-        else:
+    def __init__(self, names: Iterable[str], then: Callable[[str], None]) -> None:
+        """Wait for the import of the modules.
+
+        Args:
+            names: of the modules.
+            then: called with the name, at once where the import is over.
+        """
+        loaded = [name for name in names if name in sys.modules]
+        self._left, self._then = set(names).difference(loaded), then
+        self._asked: set[str] = set()
+        """Names that the other finders are asked for now."""
+        if self._left:
             sys.meta_path.insert(0, self)
+        for name in loaded:
+            then(name)
 
     def forget(self) -> None:
         """Wait no more."""
+        self._left.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Find the module as others do (`MetaPathFinder.find_spec`). Looking without importing changes nothing."""
-        if name != self._name or self._asking_others:
+        if name not in self._left or name in self._asked:
             return None
-        self._asking_others = True
+        self._asked.add(name)
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._asking_others = False
+            self._asked.discard(name)
         if spec is not None and hasattr(spec.loader, "__dict__"):
-            self._call_after(spec.loader)
+            self._call_after(name, spec.loader)
         return spec
 
-    def _call_after(self, loader: Any) -> None:
+    def _call_after(self, name: str, loader: Any) -> None:
         execute = loader.exec_module
 
         def execute_and_call(module: Any) -> None:
             del loader.exec_module  # the loader that the module keeps is the one that Python made
-            self.forget()
+            self._left.discard(name)
+            if not self._left:
+                self.forget()
             execute(module)
-            self._then()
+            self._then(name)
 
         loader.exec_module = execute_and_call

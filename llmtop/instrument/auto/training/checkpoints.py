@@ -1,8 +1,9 @@
 """Times checkpoints and the evaluations of frameworks, each by one public function.
 
-`torch.save` is replaced from the start. Functions of other libraries are searched among the loaded modules, at the
-first backward pass and then some times a second between steps: nothing is loaded for it. A name that a script has
-imported from there before is not seen; a function that it calls may be.
+`torch.save` is replaced from the start. Functions of other libraries are replaced when their modules are imported,
+which also the first save may do: nothing is loaded for it. Modules that another finder loads are searched at the
+first backward pass and then some times a second between steps. A name that a script has imported from there before
+is not seen; a function that it calls may be.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from llmtop.instrument.auto.patches.replacements import AfterImport
 from llmtop.instrument.auto.training.checkpoint_calls import CheckpointCalls
 from llmtop.instrument.auto.training.loop import Loop
 from llmtop.instrument.guest.guard import report_internal_error
@@ -42,16 +44,20 @@ _LATER: Mapping[str, Mapping[str, str]] = {
 
 _is_compiling = torch.compiler.is_compiling
 _left = dict(_LATER)
+_timed: set[Callable[..., Any]] = set()
+"""Functions that are timed: a module may have imported one from another, and is asked to be timed again."""
 _shared_calls: CheckpointCalls | None = None
 
 
 def listen(loop: Loop) -> None:
-    """Time `torch.save`, and what `time_loaded_modules` finds from now on."""
+    """Time `torch.save`, and functions of other modules as soon as they have been imported."""
     save = torch.serialization.save
     timed = _time_function(save, loop, "checkpoint", "torch.save")
     torch.serialization.save = timed
     if torch.save is save:
         torch.save = timed
+    time_loaded_modules(loop)
+    AfterImport(tuple(_left), functools.partial(_time_module, loop))
     loop.recorder.hooks.periodic.append(lambda: time_loaded_modules(loop))
 
 
@@ -61,15 +67,21 @@ def time_loaded_modules(loop: Loop) -> None:
         module = sys.modules[module_name]
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             continue  # another thread is in the middle of it
-        for path, phase in _left.pop(module_name).items():
-            kind, _, name = path.rpartition(".")
-            owner: Any = getattr(module, kind, None) if kind else module
-            try:
-                function = vars(owner).get(name) if owner is not None else None
-                if callable(function):
-                    setattr(owner, name, _time_function(function, loop, phase, name))
-            except (AttributeError, TypeError) as error:  # one that cannot be changed is left alone
-                report_internal_error(CHECKPOINTS, error)
+        _time_module(loop, module_name)
+
+
+def _time_module(loop: Loop, module_name: str) -> None:
+    """Time the functions of a module that has been executed."""
+    module = sys.modules.get(module_name)
+    for path, phase in _left.pop(module_name, {}).items():
+        kind, _, name = path.rpartition(".")
+        owner: Any = getattr(module, kind, None) if kind else module
+        try:
+            function = vars(owner).get(name) if owner is not None else None
+            if callable(function) and function not in _timed:
+                setattr(owner, name, _time_function(function, loop, phase, name))
+        except (AttributeError, TypeError) as error:  # one that cannot be changed is left alone
+            report_internal_error(CHECKPOINTS, error)
 
 
 def _time_function(function: Callable[..., Any], loop: Loop, phase_name: str, name: str) -> Callable[..., Any]:
@@ -101,6 +113,7 @@ def _time_function(function: Callable[..., Any], loop: Loop, phase_name: str, na
                 loop.lost(CHECKPOINTS, error)
         return result
 
+    _timed.add(timed)
     return timed
 
 

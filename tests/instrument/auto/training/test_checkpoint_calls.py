@@ -67,6 +67,39 @@ def test_a_checkpoint_has_its_step_and_its_path(
     assert 0 < one["blocked_ns"] <= one["taken_ns"]
 
 
+FIRST_IMPORTS = {
+    "save": """
+import torch.distributed.checkpoint as dcp
+dcp.save(net.state_dict(), checkpoint_id=FOLDER + "/c")
+""",
+    "async_save": """
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+from torch.distributed.checkpoint import async_save
+async_save(net.state_dict(), checkpoint_id=FOLDER + "/c").result()
+""",
+    "save_file": """
+from safetensors.torch import save_file
+save_file(net.state_dict(), FOLDER + "/c")
+""",
+}
+
+
+@pytest.mark.parametrize("function", FIRST_IMPORTS)
+def test_a_library_that_is_imported_to_save_has_its_first_checkpoint(
+    function: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    later = ("import torch.distributed.checkpoint as dcp\n", "import safetensors.torch\n")
+    loop = LOOP
+    for line in later:
+        loop = loop.replace(line, "")
+    source = loop.format(folder=str(tmp_path), save=FIRST_IMPORTS[function]) + REPORT.format(count=1)
+    output = zygote.train(tmp_path / "train.py", source)["stdout"]
+    (one,) = json.loads(output.split("saved: ")[1].splitlines()[0])
+    assert (one["step"], one["path"], one["function"]) == (7, str(tmp_path / "c"), function)
+    assert 0 < one["blocked_ns"] <= one["taken_ns"]
+
+
 def test_what_is_saved_into_memory_or_fails_is_no_checkpoint(zygote: Zygote, tmp_path: Path) -> None:
     save = """
 torch.save(net.state_dict(), io.BytesIO())
