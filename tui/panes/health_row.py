@@ -15,15 +15,18 @@ _KINDS = {"loss": "", "grad_norm": "gradient norm ", "loss_scale": "loss scale "
 
 def paint(rank: Rank, view: View, width: int, theme: CellTheme) -> Row | None:
     """Return the row; None where nothing of it is known."""
-    texts = [*_logged_texts(rank), *_saved_texts(rank, view)]
+    texts = [[text] for text in _logged_texts(rank)]
+    if saved := _saved_texts(rank, view):
+        texts.append(saved)
     if not texts:
         return None
     row = Row(width)
-    for place, text in enumerate(texts):
-        said = f" {theme.glyphs.dot} {text}" if place else text
-        if place and len(said) > row.free_cells:
+    for place, choices in enumerate(texts):
+        before = f" {theme.glyphs.dot} " if place else ""
+        fitting = [text for text in choices if len(before) + len(text) <= row.free_cells]
+        if place and not fitting:
             break
-        row.add(said, theme.palette.text)
+        row.add(before + (fitting or choices)[0], theme.palette.text)
     return row
 
 
@@ -43,6 +46,7 @@ def _logged_texts(rank: Rank) -> list[str]:
 
 
 def _saved_texts(rank: Rank, view: View) -> list[str]:
+    """Return the last checkpoint, in full and shorter; empty where none is known."""
     snapshot = view.snapshot
     if snapshot is None:
         return []
@@ -51,4 +55,4 @@ def _saved_texts(rank: Rank, view: View) -> list[str]:
         return []
     age = fmt.duration(float(round(max(snapshot.time - last.at, 0.0))))
     steps = "" if (lost := jobs.steps_at_risk(rank, last)) is None else f": {lost:,} steps at risk"
-    return [f"last checkpoint {age} ago{steps}"]
+    return [f"last checkpoint {age} ago{steps}", f"saved {age} ago{steps}"]
