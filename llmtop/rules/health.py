@@ -307,7 +307,7 @@ LOSS_SPIKE: Final = _event_rule(
         f"deviation of the last {REMEMBERED} values. Or one loss is {_LOSS.single.sigmas:.0f} standard "
         "deviations, "
         f"{100 * (_LOSS.single.factor - 1):.0f} % and {_LOSS.single.times} times that deviation above it. Noise "
-        f"with the tail of the last {WINDOW} values is also that far above it less than once in "
+        f"with the tail of the last {WINDOW} to {REMEMBERED} values is also that far above it less than once in "
         f"{1 / (_LOSS.pair.probability or 1):,.0f} values, for one loss in "
         f"{1 / (_LOSS.single.probability or 1):,.0f}; "
         f"critical if this lasts for {DIVERGED_POINTS} values. {_NOT_JUDGED}",

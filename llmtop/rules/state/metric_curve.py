@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -48,7 +48,7 @@ ONSET_FACTOR: Final = 1.5
 RETURN: Final = 5
 """Values after a deviation whose median shows whether it came back."""
 UPPER_SHARES: Final = (0.5, 0.1)
-"""Shares of the values above the median by which the tail is extrapolated: 32 and 6 of a full window."""
+"""Shares of the values above the median by which the tail is extrapolated."""
 BACK_SIGMAS: Final = 3.0
 LONGEST: Final = 500
 """Values after which a level that does not come back is the usual one."""
@@ -273,13 +273,19 @@ class MetricCurve:
         """Return whether noise with the tail of the last values exceeds a deviation less often than that."""
         known = self._range
         assert known is not None, "asked for only once it is known"
-        half, far = known.upper
-        if half <= 0.0:
+        if known.upper[0] <= 0.0:
             return True  # more than half of the values are equal
-        weight, limit = _extrapolate(self._share(half), self._share(far), probability)
-        if self._in_logs and weight > 1.0:
-            return deviation >= _extrapolate(half, far, probability)[1]
-        return self._share(deviation) >= limit
+        # The shape of noise is known from more values than its present width.
+        shape = _upper(self._deviations) if len(self._deviations) >= ENOUGH else known.upper
+        scale: Callable[[float], float] = self._share
+        weight = _tail_weight(*map(scale, shape))
+        if weight > 1.0 and self._in_logs:
+            scale, weight = _unchanged, _tail_weight(*shape)
+        wanted = math.log(2.0 * probability)
+        return scale(deviation) >= max(
+            scale(known_deviation) * math.pow(wanted / math.log(share), weight)
+            for share, known_deviation in zip(UPPER_SHARES, known.upper, strict=True)
+        )
 
     def _earlier(self) -> Sequence[float]:
         """Return the deviations that an outlier exceeds."""
@@ -378,23 +384,25 @@ class MetricCurve:
         least = LEAST_SPREAD if self._in_logs else LEAST_SPREAD * abs(second)
         if median(deviations[-ONSET:]) > spread:  # a rise must not hide itself
             deviations = deviations[: max(len(values) - RECENT, LEAST)]
-        deviations.sort()
-        middle = median(deviations)
-        upper = tuple(deviations[-1 - int(share / 2 * len(deviations))] - middle for share in UPPER_SHARES)
-        return _Range(second, slope, at, max(spread, least, 1e-12), (upper[0], upper[1]))
+        return _Range(second, slope, at, max(spread, least, 1e-12), _upper(deviations))
 
 
-def _extrapolate(half: float, far: float, probability: float) -> tuple[float, float]:
-    """Return a Weibull tail's coefficient, and the deviation that is exceeded with that probability.
+def _upper(deviations: Iterable[float]) -> tuple[float, float]:
+    """Return the deviations from the median that `UPPER_SHARES` of the values above it exceed."""
+    ordered = sorted(deviations)
+    middle = median(ordered)
+    half, far = (ordered[-1 - int(share / 2 * len(ordered))] - middle for share in UPPER_SHARES)
+    return half, far
 
-    Args:
-        half: deviation that the first of `UPPER_SHARES` exceeds.
-        far: deviation that the second exceeds.
-        probability: of all values, not of the upper half.
 
-    Returns:
-        Coefficient (0.5: as normal noise far out, 1: exponential, more: heavier) and deviation, in the unit given.
+def _unchanged(deviation: float) -> float:
+    return deviation
+
+
+def _tail_weight(half: float, far: float) -> float:
+    """Return the coefficient of a Weibull tail by the deviations that `UPPER_SHARES` exceed.
+
+    It is 0.75 for normal noise, 1 for exponential noise, and more for heavier tails.
     """
-    first, second, wanted = (-math.log(share) for share in (*UPPER_SHARES, 2.0 * probability))
-    weight = math.log(max(far / half, 1.0)) / math.log(second / first)
-    return weight, far * (wanted / second) ** weight
+    first, second = (-math.log(share) for share in UPPER_SHARES)
+    return math.log(max(far / half, 1.0)) / math.log(second / first) if half > 0.0 else 1.0

@@ -22,7 +22,7 @@ LOSS_LIMITS: Final = CurveLimits(
     is_linear=True,
 )
 """One false report in 100,000 steps is allowed. One value alone has a hundredth of that, since the extrapolation
-from 128 values is inexact; of two values each may have all of it. Both times the larger of all limits counts."""
+from some hundred values is inexact; of two values each may have all of it. The largest of all limits counts."""
 NORM_LIMITS: Final = CurveLimits(
     pair=RiseLimits(sigmas=5.0, factor=2.0, times=2.0),
     single=RiseLimits(sigmas=7.0, factor=3.0, times=2.5),
