@@ -16,7 +16,7 @@ from collectors.base.feed_thread import FeedThread
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.malloc import reduce_cycle_collections, release_free_memory, share_one_heap
 from collectors.base.periodic_thread import WARM_PACE_SECONDS, last_tick
-from collectors.base.pipeline import Stage
+from collectors.base.pipeline import EndingStage, Stage
 from collectors.base.source import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
 from collectors.gpu.selection import GpuSelection, with_whole_uuids
 from llmtop import config
@@ -231,6 +231,9 @@ class Hub:
             self._closed = True
             self._wake.set()
         self._thread.wait_for_end()
+        for stage in self._stages:
+            if isinstance(stage, EndingStage):
+                stage.end()
         if self._sources is not None:
             if self._sources.keep_runs is not None:
                 self._sources.keep_runs.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -10,6 +11,14 @@ from llmtop.model.snapshot import Snapshot
 
 Stage = Callable[[Snapshot], Snapshot]
 """Takes a snapshot and returns it, with something added perhaps: the rules, a recorder, a command on alerts."""
+
+
+@runtime_checkable
+class EndingStage(Protocol):
+    """A stage that has started something of its own."""
+
+    def end(self) -> None:
+        """End it: a thread, a process. Called once, after the last snapshot."""
 
 
 def with_note(snapshot: Snapshot, note: str) -> Snapshot:

@@ -18,6 +18,8 @@ from llmtop.model.snapshot import Rank, Snapshot
 _Key = tuple[int, float]
 """pid and when it attached."""
 _MOST_SECONDS = 60.0
+_END_SECONDS = 5.0
+"""Time for the end of a killed process."""
 
 
 class RunReferences:
@@ -28,6 +30,8 @@ class RunReferences:
         self._waiting: dict[_Key, tuple[int | None, str | None]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return "earlier runs"
@@ -42,7 +46,7 @@ class RunReferences:
                 if key not in self._known and (rank.gpu_uuid is None or rank.gpu_uuid in models):
                     self._known[key] = None
                     self._waiting[key] = rank.world_size, models.get(rank.gpu_uuid or "")
-            if self._waiting and self._thread is None:
+            if self._waiting and self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._find, name="llmtop-earlier-runs", daemon=True)
                 self._thread.start()
             found = {key: reference for key, reference in self._known.items() if reference is not None}
@@ -53,33 +57,50 @@ class RunReferences:
         )
         return replace(snapshot, ranks=ranks)
 
+    def end(self) -> None:
+        """End the process that reads the runs, if one does."""
+        with self._lock:
+            self._is_closed = True
+            if self._process is not None:
+                self._process.kill()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_END_SECONDS)
+
     def _find(self) -> None:
         while True:
             with self._lock:
-                if not self._waiting:
+                if not self._waiting or self._is_closed:
                     self._thread = None
                     return
                 key, (world_size, gpu_model) = self._waiting.popitem()
             reference = None
             with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):  # nothing to compare with
-                reference = _read(key[0], world_size, gpu_model)
+                reference = self._read(key[0], world_size, gpu_model)
             with self._lock:
                 if key in self._known:
                     self._known[key] = reference
 
-
-def _read(pid: int, world_size: int | None, gpu_model: str | None) -> RunReference | None:
-    query = msgspec.json.encode({"pid": pid, "world_size": world_size, "gpu_model": gpu_model}).decode()
-    done = subprocess.run(
-        [sys.executable, "-m", "llmtop.runs.reference", query],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=True,
-        timeout=_MOST_SECONDS,
-    )
-    return msgspec.json.decode(done.stdout, type=RunReference | None)
+    def _read(self, pid: int, world_size: int | None, gpu_model: str | None) -> RunReference | None:
+        query = msgspec.json.encode({"pid": pid, "world_size": world_size, "gpu_model": gpu_model}).decode()
+        with self._lock:
+            if self._is_closed:
+                return None
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-m", "llmtop.runs.reference", query],
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        try:
+            out, _ = process.communicate(timeout=_MOST_SECONDS)
+        finally:
+            process.kill()
+            process.wait(_END_SECONDS)
+            with self._lock:
+                self._process = None
+        return msgspec.json.decode(out, type=RunReference | None) if process.returncode == 0 else None
 
 
 def _key(rank: Rank) -> _Key:

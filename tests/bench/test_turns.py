@@ -20,7 +20,7 @@ from tests.support.processes import environment, wait_for
 from tests.support.schemas import schema_faults
 
 PROGRAM = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 import llmtop
 
 name, milliseconds, ends = sys.argv[1], float(sys.argv[2]), sys.argv[3]
@@ -39,12 +39,11 @@ with open(name, "w", buffering=1) as file:
         with llmtop.step(tokens=100):
             print(time.monotonic(), file=file)
             time.sleep(milliseconds / 1e3)
-        if ends == "crash" and index == 150:
-            sys.exit("out of luck")
-        if ends == "early" and index == 150:
-            break
+        if ends in ("crash", "early") and os.path.exists("end"):
+            sys.exit("out of luck" if ends == "crash" else 0)
 """
-"""A loop of sleeps, which writes when each step begins; with "launcher" a child in a session of its own ticks."""
+"""A loop of sleeps, which writes when each step begins; with "launcher" a child in a session of its own ticks.
+With "crash" and "early" it ends once there is a file "end"."""
 TURN_SECONDS = 0.06
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -82,10 +81,11 @@ def _stamps(path: Path) -> list[float]:
     return [float(line) for line in path.read_text().splitlines()[:-1]]
 
 
-def _left(tmp_path: Path) -> list[int]:
-    """Processes of this test that are alive, whether stopped or not."""
+def _left(tmp_path: Path) -> list[tuple[int, str]]:
+    """Processes of this test that are alive, whether stopped or not, with their commands."""
     entry = f"PLANT={tmp_path}".encode()
-    return [pid for pid in procfs.pids() if procfs.has_variable(pid, entry) and procfs.is_alive(pid)]
+    found = [pid for pid in procfs.pids() if procfs.has_variable(pid, entry) and procfs.is_alive(pid)]
+    return [(pid, procfs.command(pid) or "") for pid in found]
 
 
 def _in_turns(tmp_path: Path) -> bool:
@@ -138,7 +138,10 @@ def test_a_slower_program_is_a_regression_and_no_paused_step_counts(start: Start
     ],
 )
 def test_one_that_ends_early_ends_the_other(start: Start, tmp_path: Path, ends: str, said: str) -> None:
-    _, err = (done := start(["--seconds", "3000", "--runs", "2"], ends=ends)).communicate(timeout=110)
+    with start(["--seconds", "3000", "--runs", "2"], ends=ends) as done:
+        wait_for(lambda: _in_turns(tmp_path), 60, "the turns")
+        (tmp_path / "end").touch()
+        _, err = done.communicate(timeout=60)
     assert done.returncode == 3, err
     assert f"run 2: {said}" in err or f"run 2: the command {said}" in err
     assert "run 1: interrupted, because run 2 (candidate) ended" in err

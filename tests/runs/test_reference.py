@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from collectors.trainings.run_references import RunReferences
@@ -86,3 +88,23 @@ def test_the_monitor_reads_runs_once_and_not_in_its_own_thread(
     for path in tmp_path.iterdir():  # nothing is read again
         path.rename(tmp_path.with_name(path.name))
     assert stage(snapshot).ranks[0].reference == found
+
+
+def test_a_monitor_that_ends_leaves_no_process_that_reads_runs(
+    training: tuple[int, dict[str, object]], tmp_path: Path
+) -> None:
+    pid, same = training
+    write_run(tmp_path, "wanted", [0.2] * 200, **same)  # type: ignore[arg-type]
+    stage = RunReferences()
+    gpu = snapshots.gpu(uuid="GPU-0", name="NVIDIA H100")
+    rank = snapshots.rank(pid, uid=os.geteuid(), rank=0, world_size=8, gpu_uuid="GPU-0", kind="step", step=30)
+    stage(snapshots.snapshot(time.time(), gpus=(gpu,), ranks=(rank,)))
+
+    def readers() -> list[int]:
+        children = psutil.Process().children()
+        return [one.pid for one in children if f'"pid":{pid},' in " ".join(procfs.words(one.pid))]
+
+    (reader,) = wait_for(readers)
+    os.kill(reader, signal.SIGSTOP)  # it would take longer than the monitor lives
+    stage.end()
+    assert not procfs.is_alive(reader)

@@ -15,7 +15,6 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Alert, Rank, Snapshot
-from llmtop.rules.gpu import POWER_LOW
 from tui.core import keys
 from tui.paint import alert_style
 from tui.paint.rows import CellTheme, Row, clip
@@ -122,6 +121,10 @@ def _unjudged_gpu(view: View) -> str:
     NVML has no utilization of a GPU in MIG mode, and no power of an instance: whether such a GPU waits for work
     or a kernel spins on it is unknown.
     """
+    from llmtop.rules.gpu import (
+        POWER_LOW,
+    )  # at start the configuration that its thresholds are of is not yet known
+
     snapshot = view.snapshot
     if snapshot is None:
         return ""

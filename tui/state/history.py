@@ -10,6 +10,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -511,7 +512,7 @@ class History:
         least, most = _extremes(drawn.spreads, None, None)
         limit = 0.0
         if means and most is not None:
-            usual, upper = means[len(means) // 2], means[int(_CLIPPED_FROM * (len(means) - 1))]
+            usual, upper = median(means), means[int(_CLIPPED_FROM * (len(means) - 1))]
             limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual), upper) or most)
         return self._past_heights(name, drawn, known, (0.0, limit, rows), least, most)
 
