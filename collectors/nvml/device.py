@@ -111,6 +111,8 @@ class DeviceSampler:
         self._gpm_supported: bool | None = None
         self._gpms: dict[str, Gpm] = {}
         self._rounds_without_pcie = 0
+        self._counted_at = 0.0
+        """When a round without PCIe rates was last counted, in monotonic seconds."""
         self._events = XidEvents(self._slow_call)
         self._faults: list[str] = []
         self._fault_refusals: dict[str, int] = {}
@@ -320,7 +322,12 @@ class DeviceSampler:
             if self._pcie_thread.is_alive:
                 self._pcie_thread.stop()
             return {**values, "pcie_source": "gpm"}
-        self._rounds_without_pcie += 1
+        now = time.monotonic()
+        if (
+            now - self._counted_at >= APART_SECONDS
+        ):  # GPM has nothing new before: each new GPU begins the rounds anew
+            self._counted_at = now
+            self._rounds_without_pcie += 1
         if self._gpm_supported is False or self._rounds_without_pcie >= GPM_PATIENCE:
             self._pcie_thread.start()
         return {name: value for name, value in values.items() if not name.startswith("pcie_")}
