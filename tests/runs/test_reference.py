@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from collectors.trainings.run_references import RunReferences
+from llmtop.model.snapshot import Snapshot
 from llmtop.runs.reference import reference_of
 from llmtop.system import procfs
 from tests.support import snapshots
@@ -37,6 +38,12 @@ def training(tmp_path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     finally:
         process.kill()
         process.wait(60)
+
+
+def _snapshot(pid: int) -> Snapshot:
+    gpu = snapshots.gpu(uuid="GPU-0", name="NVIDIA H100")
+    rank = snapshots.rank(pid, uid=os.geteuid(), rank=0, world_size=8, gpu_uuid="GPU-0", kind="step", step=30)
+    return snapshots.snapshot(time.time(), gpus=(gpu,), ranks=(rank,))
 
 
 def test_it_is_the_newest_run_of_the_command_that_ended_in_order(
@@ -79,9 +86,7 @@ def test_the_monitor_reads_runs_once_and_not_in_its_own_thread(
     pid, same = training
     write_run(tmp_path, "wanted", [0.2] * 200, **same)  # type: ignore[arg-type]
     stage = RunReferences()
-    gpu = snapshots.gpu(uuid="GPU-0", name="NVIDIA H100")
-    rank = snapshots.rank(pid, uid=os.geteuid(), rank=0, world_size=8, gpu_uuid="GPU-0", kind="step", step=30)
-    snapshot = snapshots.snapshot(time.time(), gpus=(gpu,), ranks=(rank,))
+    snapshot = _snapshot(pid)
     assert stage(snapshot).ranks[0].reference is None
     found = wait_for(lambda: stage(snapshot).ranks[0].reference)
     assert found.step_seconds_p50 == pytest.approx(0.2)
@@ -96,9 +101,7 @@ def test_a_monitor_that_ends_leaves_no_process_that_reads_runs(
     pid, same = training
     write_run(tmp_path, "wanted", [0.2] * 200, **same)  # type: ignore[arg-type]
     stage = RunReferences()
-    gpu = snapshots.gpu(uuid="GPU-0", name="NVIDIA H100")
-    rank = snapshots.rank(pid, uid=os.geteuid(), rank=0, world_size=8, gpu_uuid="GPU-0", kind="step", step=30)
-    stage(snapshots.snapshot(time.time(), gpus=(gpu,), ranks=(rank,)))
+    stage(_snapshot(pid))
 
     def readers() -> list[int]:
         children = psutil.Process().children()
