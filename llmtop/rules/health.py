@@ -307,8 +307,8 @@ LOSS_SPIKE: Final = _event_rule(
         f"deviation of the last {REMEMBERED} values. Or one loss is {_LOSS.single.sigmas:.0f} standard "
         "deviations, "
         f"{100 * (_LOSS.single.factor - 1):.0f} % and {_LOSS.single.times} times that deviation above it. Noise "
-        f"with the tail of the last {WINDOW} to {REMEMBERED} values is also that far above it less than once in "
-        f"{1 / (_LOSS.pair.probability or 1):,.0f} values, for one loss in "
+        f"with the tail of the last {WINDOW} to {REMEMBERED} values must be that far above it less than once in "
+        f"{1 / (_LOSS.pair.probability or 1):,.0f} values. For one loss: once in "
         f"{1 / (_LOSS.single.probability or 1):,.0f}; "
         f"critical if this lasts for {DIVERGED_POINTS} values. {_NOT_JUDGED}",
         source="the limit of seven standard deviations is that of the spike score of OLMo 2; going back 100 steps "
