@@ -1,4 +1,4 @@
-"""The phase in which GPU memory grows, named for planted leaks, and fragmentation told apart: prints JSON lines.
+"""Planted leaks of GPU memory and fragmentation on a real GPU: the phase that is named, as JSON lines.
 
     python -m tests.gpu.check_kept_memory [--seconds 58]
 
