@@ -25,6 +25,7 @@ from llmtop.bench.model.results import (
 from llmtop.bench.run.artifacts import write_environment
 from llmtop.bench.run.command_process import check_program
 from llmtop.bench.run.interrupt import collect_interrupts
+from llmtop.bench.run.memory_layout import RANDOM_LAYOUT, can_fix_layout
 from llmtop.bench.run.run_once import RunRequest, run_once
 from llmtop.bench.run.run_together import run_together
 from llmtop.capture.base.folder import write
@@ -94,6 +95,9 @@ def measure(
         _save(found, out)
         first = [_request(0, order[0], settings, out, say, attached=False)] if bare else []
         later = [_request(number, one, settings, out, say, attached=True) for number, one in enumerate(order, 1)]
+        if settings.turns is not None and not can_fix_layout():
+            found.notes.append(RANDOM_LAYOUT)
+            say(RANDOM_LAYOUT)
         if check is not None:
             _check(found, out, later[0], check)
         together = 1 if settings.turns is None else len(variants)

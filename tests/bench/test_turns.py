@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from llmtop.bench.run import memory_layout
 from llmtop.system import procfs
 from tests.support.processes import environment, wait_for
 from tests.support.schemas import schema_faults
@@ -34,6 +35,8 @@ with open(sys.argv[1], "w", buffering=1) as file:
 '''
 if ends == "launcher":
     subprocess.Popen([sys.executable, "-c", TICKS, name + ".child"], start_new_session=True)
+with open(name + ".start", "a") as file, open("/proc/self/personality") as persona:
+    print(os.environ["PYTHONHASHSEED"], int(persona.read(), 16), file=file)
 with open(name, "w", buffering=1) as file:
     for index in range(100_000):
         with llmtop.step(tokens=100):
@@ -42,9 +45,11 @@ with open(name, "w", buffering=1) as file:
         if ends in ("crash", "early") and os.path.exists("end"):
             sys.exit("out of luck" if ends == "crash" else 0)
 """
-"""A loop of sleeps, which writes when each step begins; with "launcher" a child in a session of its own ticks.
-With "crash" and "early" it ends once there is a file "end"."""
+"""A loop of sleeps, which writes how it was started and when each step begins; with "launcher" a child in a
+session of its own ticks. With "crash" and "early" it ends once there is a file "end"."""
 TURN_SECONDS = 0.06
+ADDR_NO_RANDOMIZE = 0x0040000
+"""Flag of personality(2)."""
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -117,6 +122,12 @@ def test_a_slower_program_is_a_regression_and_no_paused_step_counts(start: Start
         assert run["verdict"] == "unknown"
     for one, other in zip(found["runs"][::2], found["runs"][1::2], strict=True):
         assert set(one["window"]["step_rounds"]) == set(other["window"]["step_rounds"])
+    starts = [(tmp_path / f"{name}.start").read_text().split() for name in ("first", "second")]
+    assert starts[0] == starts[1], "both sides of a round start alike"
+    assert len(set(starts[0][::2])) == 3, "each round has another seed of hashes"
+    can_fix = subprocess.run(["setarch", "-R", "true"], check=False).returncode == 0
+    assert all(bool(int(flags) & ADDR_NO_RANDOMIZE) is can_fix for flags in starts[0][1::2])
+    assert (memory_layout.RANDOM_LAYOUT in found["notes"]) is not can_fix
     # What the programs of the last round wrote themselves.
     stamps = {name: _stamps(tmp_path / name) for name in ("first", "second")}
     for run, name in zip(found["runs"][-2:], stamps, strict=True):

@@ -41,13 +41,21 @@ def check_program(command: Sequence[str], variables: Mapping[str, str]) -> None:
 class CommandProcess:
     """The command, from its start to its end. What it writes goes to our standard error, and to no file."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, attached: bool = True) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        attached: bool = True,
+        fixed_layout: bool = False,
+    ) -> None:
         """Start it.
 
         Args:
             command: its words.
             environment: all of it, but what makes it attach.
             attached: whether as by `llmtop run`; else llmtop does nothing in it, not even where it is called.
+            fixed_layout: start it without address randomization, where the system allows that.
 
         Raises:
             UnusableInput: there is no such command, or it may not be executed.
@@ -76,7 +84,7 @@ class CommandProcess:
         self._seconds: float | None = None
         with self._relay.stdin as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_STARTER), *command],
+                [sys.executable, "-I", "-S", str(_STARTER), "fixed" if fixed_layout else "random", *command],
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=2,

@@ -90,14 +90,18 @@ def write_run(request: RunRequest, run: BenchRun) -> BenchRun:
     return run
 
 
-def start(request: RunRequest) -> CommandProcess:
+def start(request: RunRequest, *, fixed_layout: bool = False) -> CommandProcess:
     """Start the command of a run.
+
+    Args:
+        request: what to run.
+        fixed_layout: without address randomization.
 
     Raises:
         UnusableInput: there is no such command, or it cannot be executed.
     """
     environment = {**request.environment, **request.variables}
-    return CommandProcess(request.command, environment, attached=request.attached)
+    return CommandProcess(request.command, environment, attached=request.attached, fixed_layout=fixed_layout)
 
 
 def _run_watched(request: RunRequest, interrupts: Interrupts) -> BenchRun:

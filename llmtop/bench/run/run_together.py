@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from llmtop.bench.model.results import BenchRun, BenchSettings
@@ -12,6 +12,7 @@ from llmtop.bench.run import run_result
 from llmtop.bench.run.command_process import CommandProcess
 from llmtop.bench.run.interrupt import Interrupts, collect_interrupts
 from llmtop.bench.run.kept_steps import KeptSteps
+from llmtop.bench.run.memory_layout import HASH_SEED
 from llmtop.bench.run.run_end import RunEnd
 from llmtop.bench.run.run_once import (
     TICK_SECONDS,
@@ -65,7 +66,7 @@ def run_together(requests: Sequence[RunRequest]) -> list[BenchRun]:
 
     The recording and gpu.csv show all of them, and are in the folder of the first. As in
     `llmtop.bench.run.run_once.run_once`, a command that crashes or makes too few steps is no error here; the other
-    commands are ended then.
+    commands are ended then. All start with the same layout of memory (`llmtop.bench.run.memory_layout`).
 
     Args:
         requests: one for each command, with the same settings; the first one has the first turn of each round.
@@ -103,7 +104,7 @@ class _Together:
         try:
             try:
                 for request, steps in zip(self._requests, watch.all_steps, strict=True):
-                    command = start(request)
+                    command = start(_with_hash_seed(request, first.number), fixed_layout=True)
                     end = RunEnd(command, self._interrupts, self._say, kill=self._settings.kill)
                     sides.append(
                         _Side(request, command, steps, end, StepTimeout(self._settings.step_timeout_seconds))
@@ -230,6 +231,15 @@ class _Together:
         )
         side.command.close()
         return found
+
+
+def _with_hash_seed(request: RunRequest, seed: int) -> RunRequest:
+    """Return the request with the same hash seed as the commands beside it have, another one in each round.
+
+    So both sides have the same layout if they do the same, and a difference that only one layout shows is not the
+    same in all rounds. A seed of the user's stays.
+    """
+    return replace(request, environment={HASH_SEED: str(seed), **request.environment})
 
 
 def _without_repeats(say: Callable[[str], None]) -> Callable[[str], None]:

@@ -36,6 +36,9 @@ thread wakes later, as on a busy machine, libkineto drops the configuration and 
 MAX_REQUESTS = 6
 """How often a configuration that was dropped is sent. The thread wakes up to a second early, or just in time: one
 that was late once may be early the next time."""
+UNFINISHED_SECONDS = 20.0
+"""Time after which a file that does not grow, of a process that polls again, is taken for abandoned. Seen once in
+some hundred captures by the clock on a CPU: 160 s later it had not grown, and the next request was served."""
 ASK_SECONDS = 1.0
 _ROUNDING_SECONDS = 0.01
 HOST_SECONDS = 5.0
@@ -180,7 +183,9 @@ class _PendingTrace:
     """True if the process has been seen to record."""
     asked_at: float = 0.0
     idle_since: float = 0.0
-    """Time from which the process, which has recorded, polls again and has not begun a file."""
+    """Time from which the process, which has recorded, polls again and its file does not grow."""
+    partial_bytes: int | None = None
+    """Size of the unfinished file, when last looked at; None: there was none."""
 
     @property
     def requested_path(self) -> Path:
@@ -198,6 +203,13 @@ class _PendingTrace:
     def partial_path(self) -> Path:
         """Kineto writes beside the final name first."""
         return self.final_path.with_name(self.final_path.name + ".tmp")
+
+    def read_partial_bytes(self) -> int | None:
+        """Return the size of the unfinished file; None: there is none."""
+        try:
+            return self.partial_path.stat().st_size
+        except OSError:
+            return None
 
 
 class KinetoEngine(Engine):
@@ -379,8 +391,15 @@ def _poll_host(wait: _PendingTrace, limits: _Limits) -> None:
         return
     if wait.began:
         # Kineto polls in one thread and makes the file in another, which a busy machine keeps waiting.
-        wait.idle_since = now if wait.partial_path.exists() else wait.idle_since or now
-        if now - wait.idle_since < START_SECONDS:
+        size = wait.read_partial_bytes()
+        if size != wait.partial_bytes or not wait.idle_since:
+            wait.partial_bytes, wait.idle_since = size, now
+        if now - wait.idle_since < (START_SECONDS if size is None else UNFINISHED_SECONDS):
+            return
+        if size is not None and wait.requests < MAX_REQUESTS:
+            wait.partial_path.unlink(missing_ok=True)
+            wait.began, wait.idle_since, wait.partial_bytes = False, 0.0, None
+            _send_again(wait, now)
             return
         raise NotPossibleHere(
             f"Kineto in {wait.target.name} has recorded, but wrote no file: check that the disk has space and "
@@ -388,11 +407,16 @@ def _poll_host(wait: _PendingTrace, limits: _Limits) -> None:
             f"to {wait.path.parent}"
         )
     if wait.requests < MAX_REQUESTS:
-        wait.requests += 1
-        wait.sent_at = now  # at the earliest
-        wait.host.send(wait.request)
+        _send_again(wait, now)
     elif not limits.by_steps:
         raise NotPossibleHere(_missing_file_text(wait, limits, now - wait.since))
+
+
+def _send_again(wait: _PendingTrace, now: float) -> None:
+    assert wait.request is not None
+    wait.requests += 1
+    wait.sent_at = now  # at the earliest
+    wait.host.send(wait.request)
 
 
 def _activity_text(wait: _PendingTrace) -> str:

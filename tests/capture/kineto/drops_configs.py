@@ -1,6 +1,7 @@
 """A process that asks a Kineto host for work as libkineto does, and drops the first configurations that it gets.
 
-usage: drops_configs.py HOW_MANY; "-1": all of them. What libkineto does with one where its thread wakes too late.
+usage: drops_configs.py HOW_MANY [unfinished]; "-1": all of them. What libkineto does with one where its thread
+wakes too late. With "unfinished" it begins the file of each such configuration and leaves it.
 """
 
 from __future__ import annotations
@@ -30,17 +31,19 @@ def main() -> None:
         config = client.recv(4096)[_HEADER.size :].decode()
         if config:
             print("got one", flush=True)
-            if drops == 0:
-                _write(Path(config.partition("ACTIVITIES_LOG_FILE=")[2].partition("\n")[0]))
+            asked = Path(config.partition("ACTIVITIES_LOG_FILE=")[2].partition("\n")[0])
+            if drops == 0 or sys.argv[2:]:
+                _write(asked, finish=drops == 0)
             drops -= 1
         time.sleep(EVERY_SECONDS)
 
 
-def _write(asked: Path) -> None:
+def _write(asked: Path, *, finish: bool) -> None:
     made = asked.with_name(f"{asked.stem}_{os.getpid()}{asked.suffix}")
     partial = made.with_name(made.name + ".tmp")
     partial.write_text('{"schemaVersion": 1, "traceEvents": []}')
-    partial.rename(made)
+    if finish:
+        partial.rename(made)
 
 
 if __name__ == "__main__":

@@ -200,10 +200,10 @@ def test_launchers_and_spawned_workers_are_no_trainings(host: FabricHost, tmp_pa
 
 
 @contextmanager
-def dropping(host: FabricHost, how_many: int) -> Iterator[int]:
+def dropping(host: FabricHost, how_many: int, *how: str) -> Iterator[int]:
     """The pid of a process that drops so many configurations."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.capture.kineto.drops_configs", str(how_many)],
+        [sys.executable, "-m", "tests.capture.kineto.drops_configs", str(how_many), *how],
         env=environment(**daemon.environment(host.directory)),
         stdout=subprocess.DEVNULL,
         cwd=REPOSITORY,
@@ -225,6 +225,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits as for a process that asks ten times a second."""
     monkeypatch.setattr(kineto_engine, "START_SECONDS", 0.5)
     monkeypatch.setattr(kineto_engine, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(kineto_engine, "UNFINISHED_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -235,6 +236,14 @@ def test_a_configuration_that_the_process_dropped_is_sent_again(
     with dropping(host, 2) as pid:
         recorded = kineto_engine.KinetoEngine().record(_job(pid, tmp_path, **length))
     assert [path.is_file() for path in recorded.traces] == [True]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_file_that_the_process_has_begun_and_left_is_asked_for_again(host: FabricHost, tmp_path: Path) -> None:
+    with dropping(host, 1, "unfinished") as pid:
+        recorded = kineto_engine.KinetoEngine().record(_job(pid, tmp_path, seconds=0.5))
+    assert [path.is_file() for path in recorded.traces] == [True]
+    assert list(tmp_path.rglob("*.tmp")) == []
 
 
 @pytest.mark.usefixtures("impatient")
