@@ -90,13 +90,13 @@ def live_sources(
     from collectors.machine.processes import ProcessSource
     from collectors.run_notes.stage import KeepRuns
     from collectors.trainings.all_users import AllUsersSource
-    from collectors.trainings.source import EVERY_MS, UNATTENDED_EVERY_MS, StepsSource
+    from collectors.trainings.source import UNATTENDED_EVERY_MS, StepsSource, screen_every_ms
     from llmtop.rules.engine import Rules
 
     of_user = () if all_users else _of_user(sample_loaders=sample_loaders, on_every_node=on_every_node)
     gpu, rules = AllGpus(interval), Rules()
     lookup = GpuLookup(gpu.latest)
-    every_ms = UNATTENDED_EVERY_MS if unattended else EVERY_MS
+    every_ms = UNATTENDED_EVERY_MS if unattended else screen_every_ms(interval)
     ranks: RankSource = (
         AllUsersSource(lookup) if all_users else StepsSource(directory, lookup, engines=engines, every_ms=every_ms)
     )

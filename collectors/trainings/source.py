@@ -26,10 +26,15 @@ from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.model.snapshot import Rank
 from llmtop.protocol import client, socket_dir, wire
 
-EVERY_MS = 100
-"""No screen is drawn more often, and a training of 30 ms steps need wake up for it a third as often."""
+EVERY_MS = 200
+"""How long a training may hold steps back for a screen that is drawn once a second. Each message costs the training
+a wake of the thread that sends it; at this length the samples of its stack need no wakes of their own."""
+LEAST_EVERY_MS = 100
+"""The same for a screen that is drawn more often."""
 UNATTENDED_EVERY_MS = 500
 """The same without a screen, where a snapshot is made every few seconds, as by the exporter."""
+_EVERY_SHARE = 0.5
+"""Part of the interval between snapshots for which steps may be held back."""
 ROUND_SECONDS = 1.0
 """Poll interval of the directory, the processes and, unless `latest()` reads them, the sockets. A reader that woke
 up for every message would cost more than the rest of the monitor."""
@@ -53,6 +58,11 @@ _SETTLED_NS = 1_000_000_000
 the kernel's ticks."""
 _FolderVersion = tuple[int, int, int, int]
 _Opened = tuple[Path, "client.Connection | LlmtopError | client.ConnectionClosed"]
+
+
+def screen_every_ms(interval: float) -> int:
+    """Return for how many ms a training may hold steps back for a screen drawn every `interval` seconds."""
+    return round(min(max(_EVERY_SHARE * 1000 * interval, LEAST_EVERY_MS), EVERY_MS))
 
 
 class StepsSource:

@@ -51,6 +51,11 @@ class CaptureHolds:
         found = [one for one in self._kept.copy() if one.ended_ns > ended_ns]
         return found if begun is None else [*found, CaptureHold(*begun, now)]
 
+    @property
+    def has_any(self) -> bool:
+        """Return True if there is a stretch that `overlap` may find."""
+        return self._open is not None or bool(self._kept)
+
     def overlap(self, begun_ns: int, ended_ns: int) -> bool:
         """Return True if one of them overlaps with this stretch."""
         begun = self._open

@@ -16,7 +16,7 @@ import math
 import resource
 import sys
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from llmtop.system import procfs
 
@@ -25,6 +25,17 @@ _WAITS_WHEN_ASKED: Final = 2
 """Waits for the lock, if it was asked for: one for the switch interval, and one until it comes."""
 AT_ONCE_NS: Final = 200_000
 """How late it gets the lock if no thread holds it: the kernel's slack of 50 µs, and a thread's waking up."""
+
+
+class _Judgement(NamedTuple):
+    """The properties of `LockWait` of these names."""
+
+    held: bool | None = None
+    is_given_up: bool = False
+    after_request_ns: int = 0
+
+
+_UNKNOWN: Final = _Judgement()
 
 
 class LockWait:
@@ -36,15 +47,28 @@ class LockWait:
         self._longest_ns = 0
         self._cpu_wait_ns: int | None = None
         """Time without a CPU before the sleep; None where unknown."""
+        self._waits = 0
+        """Times that this thread waited for the lock after the last sleep."""
+        self._judgement: _Judgement | None = _UNKNOWN
+        """None until it is asked for."""
         self.late_ns: int | None = None
         """How late the last sleep ended by its timeout; None where an event ended it."""
-        self.held: bool | None = None
+
+    @property
+    def held(self) -> bool | None:
         """After the last sleep: False where the lock was free at its end, True where another thread held it until
         it was requested; None where neither is certain."""
-        self.is_given_up = False
+        return self._judge().held
+
+    @property
+    def is_given_up(self) -> bool:
         """True if another thread held the lock and gave it up by itself, before it was requested."""
-        self.after_request_ns = 0
+        return self._judge().is_given_up
+
+    @property
+    def after_request_ns(self) -> int:
         """Where `held` is True: how long the other thread kept the lock after the request."""
+        return self._judge().after_request_ns
 
     def begin(self, timeout_s: float | None) -> None:
         """Call right before the sleep.
@@ -63,24 +87,35 @@ class LockWait:
         Args:
             timed_out: whether no event ended it: events come from the training, and so not at random.
         """
-        self.held = self.late_ns = None
-        self.after_request_ns = 0
-        self.is_given_up = False
+        self.late_ns, self._judgement = None, _UNKNOWN
         if timed_out and self._longest_ns > 0:
             self.late_ns = time.perf_counter_ns() - self._began - self._longest_ns
         if _OWN is None or self.late_ns is None:
             return
-        waits = _voluntary_switches() - self._switches - 1
+        self._waits, self._judgement = _voluntary_switches() - self._switches - 1, None
+
+    def _judge(self) -> _Judgement:
+        """Return what the last sleep showed.
+
+        At the first call after it: few samples ask for it, and to read the time without a CPU takes 30 to 60 µs
+        with cold caches, for which the training waits. Before this thread gives up the lock again.
+        """
+        if self._judgement is None:
+            self._judgement = self._find_judgement(self._waits, self.late_ns or 0)
+        return self._judgement
+
+    def _find_judgement(self, waits: int, late_ns: int) -> _Judgement:
         cpu_wait_ns = procfs.own_cpu_wait_ns() if waits > 0 else None
-        if waits == 0 or (waits < 0 and self.late_ns <= AT_ONCE_NS):
-            self.held = False
-        elif waits > 0 and cpu_wait_ns is not None and self._cpu_wait_ns is not None:
-            waited = self.late_ns - (cpu_wait_ns - self._cpu_wait_ns)
-            after_request_ns = waited - int(1e9 * sys.getswitchinterval())
-            if after_request_ns < 0:
-                self.is_given_up = waits <= _WAITS_WHEN_ASKED  # more: it was given up before, and taken back
-            elif waits >= _WAITS_WHEN_ASKED:
-                self.held, self.after_request_ns = True, after_request_ns
+        if waits == 0 or (waits < 0 and late_ns <= AT_ONCE_NS):
+            return _Judgement(held=False)
+        if waits < 0 or cpu_wait_ns is None or self._cpu_wait_ns is None:
+            return _UNKNOWN
+        after_request_ns = late_ns - (cpu_wait_ns - self._cpu_wait_ns) - int(1e9 * sys.getswitchinterval())
+        if after_request_ns < 0:  # more waits: it was given up before, and taken back
+            return _Judgement(is_given_up=waits <= _WAITS_WHEN_ASKED)
+        if waits >= _WAITS_WHEN_ASKED:
+            return _Judgement(held=True, after_request_ns=after_request_ns)
+        return _UNKNOWN
 
 
 def _voluntary_switches() -> int:

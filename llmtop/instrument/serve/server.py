@@ -51,8 +51,8 @@ two."""
 HOLD_VARIES_BY = 0.25
 """Share by which a hold may be shorter. The stack of the training is sampled when it ends, and samples at even
 distances see steps of that length at one place only."""
-MOST_HELD = SIZE // 8
-"""Where so many steps came within one hold it is the shortest again: the ring is to lose none."""
+MOST_HELD = SIZE // 4
+"""A hold is as short as so many steps take, by the pace since the last sending: the ring is to lose none."""
 MAX_MONITORS = 32
 _SUBSCRIBE_WITHIN_S = 10.0
 _MAKES_ROOM_AFTER_S = 2.0
@@ -61,8 +61,9 @@ _EXIT_PATIENCE_S = 0.2
 _RETRY_S = 1.0
 _CHECK_DESCRIPTORS_S = 5.0
 """While monitors are there: a training that closes all descriptors closes also what would wake the thread."""
-_SAMPLE_WITHIN_S = 0.1
-"""A sample of the training's stack waits so long for the next message, instead of waking the thread itself."""
+_SAMPLE_WITHIN_S = 0.2
+"""A sample of the training's stack waits so long for the next message, instead of waking the thread itself. A
+screen accepts a delay of that length, so its messages and the samples share their wakes."""
 _LISTEN_WAIT_S = 1.0
 """How long attach() waits until there is a socket; on a slow disk it comes later."""
 _KNOCKS = 4096
@@ -90,7 +91,9 @@ class Server:
         """When what is new is to be sent."""
         self._sent_count = 0
         """Count of the ring at the last sending."""
-        self._comes_fast = False
+        self._counted_at = 0.0
+        self._held_in_s = MOST_HOLD_S
+        """In how long `MOST_HELD` steps come."""
         self._listen_again_at: float | None = None
         self._path: Path | None = None
         self._placing = _thread.allocate_lock()
@@ -442,15 +445,19 @@ class Server:
     def _schedule(self) -> None:
         """Set how long what is new waits for what comes after it: as long as the monitor may that may least."""
         holds = [monitor.hold_s for monitor in self._monitors.values() if monitor.subscribed]
-        hold = HOLD_S if self._comes_fast else max(HOLD_S, min(holds, default=HOLD_S))
+        hold = max(HOLD_S, min(self._held_in_s, *holds) if holds else HOLD_S)
         self._due_at = self._sent_at + hold * (1 - HOLD_VARIES_BY * odd_fraction(time.perf_counter_ns()))
 
     def _send_all(self) -> None:
-        """Send all new data to every monitor that can take it."""
+        """Send all new data to every monitor that can take it.
+
+        Steps that end meanwhile go with the next message: to send gives up Python's lock, and a training of short
+        steps may finish one each time, so that the sending had no end.
+        """
         if self._monitors and self._recorder.hooks.refresh is not None:
             self._recorder.hooks.refresh(self._stopping)
         count = self._recorder.ring.count
-        self._comes_fast, self._sent_count = count - self._sent_count > MOST_HELD, count
+        self._measure_pace(count)
         sent_at = self._sent_at
         self._publisher.begin_round(self._stopping)
         states = b"".join(self._publisher.encoded(self._states.popleft()) for _ in range(len(self._states)))
@@ -471,6 +478,8 @@ class Server:
                 # Only then: after a turn without news the next step is to wake us, not the clock.
                 self._sent_at = time.monotonic()
                 self._publisher.send_steps(monitor)
+                if monitor.cursor >= count:
+                    break
             self._publisher.send_gpu(monitor)
             self._publisher.send_arrivals(monitor)
             self._publisher.send_checkpoints(monitor)
@@ -479,6 +488,13 @@ class Server:
         self._publisher.end_round()
         if self._sent_at != sent_at:
             self._schedule()
+
+    def _measure_pace(self, count: int) -> None:
+        """Measure in how long `MOST_HELD` steps come; `count`: of the ring."""
+        now = time.monotonic()
+        came, elapsed = count - self._sent_count, now - self._counted_at
+        self._held_in_s = MOST_HELD * elapsed / came if came else MOST_HOLD_S
+        self._sent_count, self._counted_at = count, now
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         had_unsent = monitor.has_unsent

@@ -256,6 +256,33 @@ while True:
     assert waiting >= 3 * impatient
 
 
+def test_steps_that_end_while_a_message_is_sent_go_with_the_next_one(runtime_dir: Path) -> None:
+    script = """
+import time
+import llmtop
+from llmtop.instrument.guest.descriptors import Channel
+from llmtop.instrument.record.recorder import get
+llmtop.attach()
+send = Channel.send
+def slow_send(self, data, flags=0):
+    count, until = get().ring.count, time.monotonic() + 1
+    sent = send(self, data, flags)
+    while len(data) > 1 and get().ring.count == count and time.monotonic() < until:
+        time.sleep(0.0005)
+    return sent
+Channel.send = slow_send
+while True:
+    with llmtop.step():
+        time.sleep(0.005)
+"""
+    with Training(script) as training:
+        heard = Heard(connect(runtime_dir, training, history=0, every_ms=200))
+        heard.until(lambda: len(heard.steps) > 100)
+    assert heard.lost == 0
+    # A message holds back steps of 150 to 200 ms, of which each takes at least 5.
+    assert len(heard.steps) / sum(bool(batch.steps) for batch in heard.batches) > 5
+
+
 def test_what_goes_to_all_monitors_is_encoded_once(runtime_dir: Path) -> None:
     script = """
 import collections, sys
