@@ -23,7 +23,7 @@ from llmtop.instrument.run_log.disk import Disk, DiskTrouble, open_disk
 from llmtop.instrument.run_log.last_exception import end_record
 from llmtop.instrument.run_log.slow_step_stacks import SlowStepStacks
 from llmtop.instrument.run_log.sums import Sums
-from llmtop.instrument.serve.step_messages import BATCH, StepReader
+from llmtop.instrument.serve.step_messages import MESSAGE_STEPS, StepReader
 from llmtop.instrument.steps.ring import SIZE
 from llmtop.naming import variable_names
 from llmtop.recording.members import pack
@@ -225,7 +225,7 @@ class RunLog:
         until = ring.count
         found += self._read_holds()  # after the count: those before the steps to be read are known
         while self._cursor < until:
-            first, rows = self._reader.read(self._cursor, min(BATCH, until - self._cursor))
+            first, rows = self._reader.read(self._cursor, min(MESSAGE_STEPS, until - self._cursor))
             if first > self._cursor:
                 self._sums.lose(first - self._cursor)
             self._cursor = first + len(rows)

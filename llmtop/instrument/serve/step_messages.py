@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
     from llmtop.system.wall_clock import WallClock
 
-BATCH = 64
+MESSAGE_STEPS = 64
 """Steps in one message. To make one takes some 60 µs, for which the server thread may hold the training's GIL;
 sending it lets go."""
 _PLAIN = 1e15
@@ -103,7 +103,7 @@ class StepReader:
         self._order: tuple[int, ...] = ()
         self._places: list[tuple[str, int]] = []
 
-    def read(self, first: int, limit: int = BATCH) -> tuple[int, list[StepArray]]:
+    def read(self, first: int, limit: int = MESSAGE_STEPS) -> tuple[int, list[StepArray]]:
         """Up to `limit` finished steps from number `first` on, and the number of the first of them."""
         start, rows = self._ring.read(first, limit)
         self.unix_offset_ns = offset = self._wall_clock.offset_ns()
