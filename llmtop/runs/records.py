@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +33,9 @@ STALL_SECONDS = 10.0
 BUCKET_RATIO = 1.02
 """Ratio of the upper to the lower bound of a bucket of a `State.histogram`: percentiles are exact to 1 %."""
 _FIRST_BUCKET_SECONDS = 1e-6
+_LOG_RATIO = math.log(BUCKET_RATIO)
+_USUAL_STEPS = 20
+"""The usual step is a mean in which a step weighs a part of so many, or of all."""
 _NAMES = 1024
 """Most phases whose role is remembered."""
 
@@ -381,46 +385,80 @@ def is_evaluation(phase: str) -> bool:
 
 def bucket_of(seconds: float) -> int:
     """Return the bucket of a histogram that a duration falls into."""
-    return max(
-        0, int(math.log(max(seconds, _FIRST_BUCKET_SECONDS) / _FIRST_BUCKET_SECONDS) / math.log(BUCKET_RATIO))
-    )
+    if seconds <= _FIRST_BUCKET_SECONDS:
+        return 0
+    return int(math.log(seconds / _FIRST_BUCKET_SECONDS) / _LOG_RATIO)
 
 
-def add_step(
-    state: State, phases: dict[str, float], histogram: dict[int, int], row: StepRow, mono_offset_ns: int
-) -> None:
-    """Add a step to sums.
+def add_steps(
+    state: State,
+    phases: dict[str, float],
+    histogram: dict[int, int],
+    rows: Sequence[StepRow],
+    mono_offset_ns: int,
+) -> dict[str, list[int]]:
+    """Add steps to sums. A training holds Python's lock meanwhile: what can be is done once for all of them.
 
     Args:
         state: whose own fields are raised; not the two that follow.
         phases: seconds by phase.
         histogram: intervals by bucket.
-        row: as in `RecentSteps`.
-        mono_offset_ns: what was added to CLOCK_MONOTONIC for the row's unix time.
+        rows: as in `RecentSteps`, oldest first.
+        mono_offset_ns: what was added to CLOCK_MONOTONIC for the rows' unix time.
+
+    Returns:
+        The ns of each phase in the steps that it is in, in their order.
     """
-    index, begun, host_ns, interval_ns, tokens, samples, spent = row[:7]
-    state.steps += 1
-    first, ended = (begun - mono_offset_ns) / 1e9, (begun - mono_offset_ns + host_ns) / 1e9
-    _add_stall(state, row, first)
+    if not rows:
+        return {}
     if state.first_mono is None:
-        state.first_mono, state.first_index, state.first_step = first, index, row
-    state.last_mono, state.last_index = ended, index
-    state.at, state.mono = max(state.at, (begun + host_ns) / 1e9), max(state.mono, ended)
-    state.step_seconds += host_ns / 1e9
-    if interval_ns is not None:
-        state.intervals += 1
-        state.interval_seconds += interval_ns / 1e9
+        state.first_step = rows[0]
+        state.first_mono, state.first_index = (rows[0][1] - mono_offset_ns) / 1e9, rows[0][0]
+    _add_stalls(state, rows, mono_offset_ns)
+    last_ns = max([row[1] + row[2] for row in rows])
+    state.last_index = rows[-1][0]
+    state.at, state.mono = max(state.at, last_ns / 1e9), max(state.mono, (last_ns - mono_offset_ns) / 1e9)
+    state.step_seconds += sum([row[2] for row in rows]) / 1e9
+    intervals = [row[3] for row in rows if row[3] is not None]
+    state.intervals += len(intervals)
+    state.interval_seconds += sum(intervals) / 1e9
+    for interval_ns in intervals:
         bucket = bucket_of(interval_ns / 1e9)
         histogram[bucket] = histogram.get(bucket, 0) + 1
-    if tokens is not None:
-        state.tokens = (state.tokens or 0.0) + tokens
-    if samples is not None:
-        state.samples = (state.samples or 0.0) + samples
-    for place, (name, ns, _) in enumerate(spent):
-        phases[name] = phases.get(name, 0.0) + ns / 1e9
-        if is_checkpoint(name):
-            saved = first + ns / 1e9 if place == 0 else ended
-            state.checkpoint_mono, state.checkpoint_index = saved, index
+    state.tokens = add_known(state.tokens, [row[4] for row in rows])
+    state.samples = add_known(state.samples, [row[5] for row in rows])
+    found = _phase_columns(rows)
+    for name, column in found.items():
+        phases[name] = phases.get(name, 0.0) + sum(column) / 1e9
+    if any(map(is_checkpoint, found)):
+        _add_checkpoints(state, rows, mono_offset_ns)
+    return found
+
+
+def add_known(total: float | None, numbers: Iterable[float | None]) -> float | None:
+    """Return a sum with the numbers that are known; None if none is."""
+    known = [number for number in numbers if number is not None]
+    return (total or 0.0) + sum(known) if known else total
+
+
+def _phase_columns(rows: Iterable[StepRow]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        for name, ns, _ in row[6]:
+            if name in found:
+                found[name].append(ns)
+            else:
+                found[name] = [ns]
+    return found
+
+
+def _add_checkpoints(state: State, rows: Iterable[StepRow], mono_offset_ns: int) -> None:
+    for row in rows:
+        begun_ns = row[1] - mono_offset_ns
+        for place, (name, ns, _) in enumerate(row[6]):
+            if is_checkpoint(name):
+                state.checkpoint_mono = (begun_ns + (row[2] if place else ns)) / 1e9
+                state.checkpoint_index = row[0]
 
 
 def add_hold(state: State, hold: Hold) -> None:
@@ -435,31 +473,39 @@ def held_seconds(state: State, begun: float, ended: float) -> float:
     return sum(max(0.0, min(until, ended) - max(since, begun)) for since, until in state.holds)
 
 
-def _add_stall(state: State, row: StepRow, first: float) -> None:
-    """Compare a step, and the time since the one before, with the usual one."""
-    host = row[2] / 1e9
-    between = 0.0 if state.last_mono is None else max(0.0, first - state.last_mono)
-    captured = _take_capture(state, row, first, between) if state.holds else 0.0
-    whole, usual = host + between - captured, state.usual_seconds
-    if usual and whole > STALL_FACTOR * usual and whole > usual + STALL_SECONDS:
-        parts = _parts(row)
-        parts[OUTSIDE] += between
-        part = max(parts, key=lambda name: parts[name])
-        state.stalls[part] = state.stalls.get(part, 0.0) + whole - usual
-    if state.steps > 1:  # the first one is not usual
-        weight = max(0.05, 1 / (state.steps - 1))
-        state.usual_seconds += (min(whole, 2 * usual or whole) - usual) * weight
+def _add_stalls(state: State, rows: Iterable[StepRow], mono_offset_ns: int) -> None:
+    """Count steps, and compare each, with the time since the one before, with the usual one."""
+    steps, usual, last_mono, holds = state.steps, state.usual_seconds, state.last_mono, state.holds
+    for row in rows:
+        begun_ns = row[1] - mono_offset_ns
+        first = begun_ns / 1e9
+        between = 0.0 if last_mono is None or first < last_mono else first - last_mono
+        whole = row[2] / 1e9 + between
+        if holds:
+            whole -= _take_capture(state, row, first, between, usual)
+            holds = state.holds
+        if usual and whole > STALL_FACTOR * usual and whole > usual + STALL_SECONDS:
+            parts = _parts(row)
+            parts[OUTSIDE] += between
+            part = max(parts, key=lambda name: parts[name])
+            state.stalls[part] = state.stalls.get(part, 0.0) + whole - usual
+        if steps:  # the first one is not usual
+            weight = 1 / steps if steps < _USUAL_STEPS else 1 / _USUAL_STEPS
+            usual += ((whole if whole < 2 * usual or not usual else 2 * usual) - usual) * weight
+        steps += 1
+        last_mono = (begun_ns + row[2]) / 1e9
+    state.steps, state.usual_seconds, state.last_mono = steps, usual, last_mono
 
 
-def _take_capture(state: State, row: StepRow, first: float, between: float) -> float:
+def _take_capture(state: State, row: StepRow, first: float, between: float, usual: float) -> float:
     """Return how much of a step beyond the usual one captures took, once that is in the sums."""
     host: float = row[2] / 1e9
     ended = first + host
     before = held_seconds(state, first - between, first)
-    within = min(held_seconds(state, first, ended), max(0.0, host - state.usual_seconds))
+    within = min(held_seconds(state, first, ended), max(0.0, host - usual))
     state.holds = [one for one in state.holds if one[1] > ended]
     state.capture_seconds += before
-    if not state.usual_seconds or within <= 0:
+    if not usual or within <= 0:
         return before
     for part, seconds in _parts(row).items():
         state.capture_parts[part] = state.capture_parts.get(part, 0.0) + seconds * within / host

@@ -533,9 +533,10 @@ def _add_last_minutes(state: records.State, files: list[RunFile]) -> records.Sta
                 records.add_hold(total, record)
             elif isinstance(record, records.RecentSteps):
                 done = total.steps + total.lost
-                for row in record.steps[max(0, done - record.first) :]:
-                    total.phases_after = {}  # they are in this step
-                    records.add_step(total, phases, counts, row, record.mono_offset_ns)
+                new = record.steps[max(0, done - record.first) :]
+                if new:
+                    total.phases_after = {}  # they are in these steps
+                    records.add_steps(total, phases, counts, new, record.mono_offset_ns)
             elif isinstance(record, records.Sign):
                 total.at, total.mono = max(total.at, record.at), max(total.mono, record.mono)
     total.phases, total.histogram = phases, sorted(counts.items())

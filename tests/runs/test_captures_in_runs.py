@@ -55,7 +55,7 @@ def test_a_step_that_a_capture_held_did_not_stand_still(
     sums = Sums(0.0, 0.0)
     for begun, ended in held:
         records.add_hold(sums.state, records.Hold(begun=begun, ended=ended))
-    sums.add(rows(*[(0.0, 1.0)] * 10, (40.0, 1.0), (0.0, 60.0), (0.0, 1.0)), 0)
+    sums.add(list(rows(*[(0.0, 1.0)] * 10, (40.0, 1.0), (0.0, 60.0), (0.0, 1.0))), 0)
     state = sums.sums()
     assert state.capture_seconds + sum(state.capture_parts.values()) == pytest.approx(taken, abs=0.5)
     assert sum(state.stalls.values()) == pytest.approx(stalled, abs=1.5)

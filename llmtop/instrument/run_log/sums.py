@@ -21,35 +21,40 @@ _MOST_IN_FULL = 30
 NAN = float("nan")
 
 
+def _is_kept(phase: str) -> bool:
+    """Return True if steps with this phase are kept in full."""
+    return records.is_checkpoint(phase) or records.is_evaluation(phase)
+
+
 class Series:
-    """Durations of one kind within a minute, in seconds."""
+    """Durations of one kind within a minute, in ns."""
 
     __slots__ = ("_samples", "_skip", "_stride", "count", "least", "most", "total")
 
     def __init__(self) -> None:
         self.count = 0
-        self.total = 0.0
+        self.total = 0
         self.least = math.inf
-        self.most = 0.0
+        self.most = 0
         self._samples = array("d")
         self._stride = 1
         self._skip = 0
 
-    def add(self, seconds: Sequence[float]) -> None:
-        """Add durations, at least one."""
-        self.count += len(seconds)
-        self.total += sum(seconds)
-        self.least = min(self.least, *seconds)
-        self.most = max(self.most, *seconds)
-        kept = seconds[self._skip :: self._stride]
+    def add(self, durations: Sequence[int]) -> None:
+        """Add durations in ns, at least one."""
+        self.count += len(durations)
+        self.total += sum(durations)
+        least, most = min(durations), max(durations)
+        self.least, self.most = min(self.least, least), max(self.most, most)
+        kept = durations[self._skip :: self._stride]
         self._samples.extend(kept)
-        self._skip += len(kept) * self._stride - len(seconds)
+        self._skip += len(kept) * self._stride - len(durations)
         while len(self._samples) >= _MOST_SAMPLES:
             self._samples = self._samples[::2]
             self._stride *= 2
 
     def statistics(self, steps: int) -> tuple[float, ...]:
-        """Return `records.STATISTICS` over `steps` steps; those that it is not in count as 0 s."""
+        """Return `records.STATISTICS` over `steps` steps in seconds; those that it is not in count as 0 s."""
         if not self.count or not steps:
             return (NAN,) * len(records.STATISTICS)
         absent = max(0, steps - self.count)
@@ -62,7 +67,8 @@ class Series:
             return ordered[min(len(ordered) - 1, int(place / self.count * len(ordered)))]
 
         least = 0.0 if absent else self.least
-        return at_share(0.5), at_share(0.95), self.total / (absent + self.count), least, self.most
+        mean = self.total / (absent + self.count)
+        return tuple(ns / 1e9 for ns in (at_share(0.5), at_share(0.95), mean, least, self.most))
 
 
 class Sums:
@@ -98,40 +104,28 @@ class Sums:
         """How long the present minute lasts by now, when `state.mono` is now."""
         return self.state.mono - self._begun
 
-    def add(self, rows: Iterable[StepRow], mono_offset_ns: int) -> None:
-        """Add finished steps. Python's lock is held meanwhile: what can be is done once for all of them."""
-        hosts: list[float] = []
-        intervals: list[float] = []
-        phases: dict[str, list[float]] = {}
-        for row in rows:
-            records.add_step(self.state, self._phases, self._histogram, row, mono_offset_ns)
-            index, _, host_ns, interval_ns, tokens, samples, spent = row[:7]
-            if not self._steps:
-                self._first = index
-            self._last = index
-            self._steps += 1
-            hosts.append(host_ns / 1e9)
-            if interval_ns is not None:
-                intervals.append(interval_ns / 1e9)
-            if tokens is not None:
-                self._tokens = (self._tokens or 0.0) + tokens
-            if samples is not None:
-                self._samples = (self._samples or 0.0) + samples
-            for name, ns, _ in spent:
-                into = phases.get(name)
-                if into is None:
-                    into = phases[name] = []
-                into.append(ns / 1e9)
-            self._keep(row)
-        if hosts:
-            self._step.add(hosts)
+    def add(self, rows: Sequence[StepRow], mono_offset_ns: int) -> None:
+        """Add finished steps, oldest first."""
+        if not rows:
+            return
+        phases = records.add_steps(self.state, self._phases, self._histogram, rows, mono_offset_ns)
+        if not self._steps:
+            self._first = rows[0][0]
+        self._last = rows[-1][0]
+        self._steps += len(rows)
+        hosts = [row[2] for row in rows]
+        self._step.add(hosts)
+        intervals = [row[3] for row in rows if row[3] is not None]
         if intervals:
             self._interval.add(intervals)
-        for name, seconds in phases.items():
+        self._tokens = records.add_known(self._tokens, [row[4] for row in rows])
+        self._samples = records.add_known(self._samples, [row[5] for row in rows])
+        for name, column in phases.items():
             series = self._series.get(name)
             if series is None:
                 series = self._series[name] = Series()
-            series.add(seconds)
+            series.add(column)
+        self._keep(rows, phases, max(hosts) / 1e9)
 
     def lose(self, steps: int) -> None:
         """Count steps that were over before they could be read."""
@@ -142,22 +136,34 @@ class Sums:
         """Note what time it is: CLOCK_MONOTONIC and unix time, in seconds."""
         self.state.mono, self.state.at = mono, at
 
-    def _keep(self, row: StepRow) -> None:
-        host, usual = row[2] / 1e9, self.state.usual_seconds
-        reason = ""
-        if self.state.steps <= FIRST_STEPS:
-            reason = "first"
-        elif host > LONG_FACTOR * usual and host > usual + LONG_SECONDS:
-            reason = "long"
-        for name, _, _ in row[6]:
-            if records.is_checkpoint(name):
-                reason = "checkpoint"
-            elif records.is_evaluation(name):
-                reason = "evaluation"
-        if reason and self._left_in_full > 0:
-            self._left_in_full -= 1
-            self._in_full.append(row)
-            self._reasons.append(reason)
+    def _keep(self, rows: Sequence[StepRow], phases: Iterable[str], longest: float) -> None:
+        """Keep the steps that are worth it in full.
+
+        Args:
+            rows: just added.
+            phases: of any of them.
+            longest: seconds of the longest of them.
+        """
+        usual = self.state.usual_seconds
+        least = max(LONG_FACTOR * usual, usual + LONG_SECONDS)
+        before = self.state.steps - len(rows)
+        if before >= FIRST_STEPS and longest <= least and not any(map(_is_kept, phases)):
+            return
+        for number, row in enumerate(rows, before):
+            reason = ""
+            if number < FIRST_STEPS:
+                reason = "first"
+            elif row[2] / 1e9 > least:
+                reason = "long"
+            for name, _, _ in row[6]:
+                if records.is_checkpoint(name):
+                    reason = "checkpoint"
+                elif records.is_evaluation(name):
+                    reason = "evaluation"
+            if reason and self._left_in_full > 0:
+                self._left_in_full -= 1
+                self._in_full.append(row)
+                self._reasons.append(reason)
 
     def take_kept(self) -> records.KeptSteps | None:
         """Return the steps to be kept in full since the last call; None without any."""

@@ -105,9 +105,10 @@ class RunLog:
                 if not (self._knocked.is_ours and self._knock.is_ours):
                     self._open_knock()  # the script has closed what it did not open
                 self._taken.end()
-                self._poll.poll(self._turn_s)
+                is_woken = bool(self._poll.poll(self._turn_s))
                 self._taken.begin()
-                self._forget_wakes()
+                if is_woken:  # to read gives up Python's lock, which the training then has for up to 5 ms
+                    self._forget_wakes()
                 if not self._stopping:
                     self._turn()
             self._finish()
