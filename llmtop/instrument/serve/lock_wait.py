@@ -23,6 +23,10 @@ from llmtop.system import procfs
 _OWN: Final = getattr(resource, "RUSAGE_THREAD", None)
 _WAITS_WHEN_ASKED: Final = 2
 """Waits for the lock, if it was asked for: one for the switch interval, and one until it comes."""
+READ_SLEEPS: Final = 64
+"""Sleeps before which the time without a CPU is read after a sample asked for it: some 12 s. To open the file in
+/proc takes 30 to 80 µs with cold caches, for which the training waits. A training that is outside of phases for
+more than a sixtieth of its time has nearly all of its samples judged."""
 AT_ONCE_NS: Final = 200_000
 """How late it gets the lock if no thread holds it: the kernel's slack of 50 µs, and a thread's waking up."""
 
@@ -51,6 +55,7 @@ class LockWait:
         """Times that this thread waited for the lock after the last sleep."""
         self._judgement: _Judgement | None = _UNKNOWN
         """None until it is asked for."""
+        self._reads_left = READ_SLEEPS
         self.late_ns: int | None = None
         """How late the last sleep ended by its timeout; None where an event ended it."""
 
@@ -78,7 +83,9 @@ class LockWait:
         """
         # poll() sleeps for whole milliseconds, rounded up.
         self._longest_ns = -1 if timeout_s is None else 1_000_000 * math.ceil(1e3 * timeout_s)
-        self._cpu_wait_ns = procfs.own_cpu_wait_ns() if self._longest_ns > 0 else None
+        is_read = self._longest_ns > 0 and self._reads_left > 0
+        self._reads_left -= is_read
+        self._cpu_wait_ns = procfs.own_cpu_wait_ns() if is_read else None
         self._switches, self._began = _voluntary_switches(), time.perf_counter_ns()
 
     def end(self, timed_out: bool) -> None:
@@ -97,15 +104,16 @@ class LockWait:
     def _judge(self) -> _Judgement:
         """Return what the last sleep showed.
 
-        At the first call after it: few samples ask for it, and to read the time without a CPU takes 30 to 60 µs
-        with cold caches, for which the training waits. Before this thread gives up the lock again.
+        At the first call after it, which comes before this thread gives up the lock again: few samples ask for it.
         """
         if self._judgement is None:
             self._judgement = self._find_judgement(self._waits, self.late_ns or 0)
         return self._judgement
 
     def _find_judgement(self, waits: int, late_ns: int) -> _Judgement:
-        cpu_wait_ns = procfs.own_cpu_wait_ns() if waits > 0 else None
+        if waits > 0:
+            self._reads_left = READ_SLEEPS
+        cpu_wait_ns = procfs.own_cpu_wait_ns() if waits > 0 and self._cpu_wait_ns is not None else None
         if waits == 0 or (waits < 0 and late_ns <= AT_ONCE_NS):
             return _Judgement(held=False)
         if waits < 0 or cpu_wait_ns is None or self._cpu_wait_ns is None:

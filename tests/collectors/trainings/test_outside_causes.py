@@ -88,11 +88,12 @@ def test_code_of_python_is_not_charged_to_the_call_that_gives_up_the_lock(
     runtime_dir: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
+    # Code of some 20 ms: samples of what keeps the lock for less than 5 ms (the switch interval) have no line.
     script.write_text(
         LOOP.format(between="encode()\n    sha256(DATA)").replace(
             "class Big",
             "from hashlib import sha256; DATA = bytes(4000)\ndef encode():\n"
-            "    for i in range(300_000): i + 1\nclass Big",
+            "    for i in range(1_000_000): i + 1\nclass Big",
             1,
         )
     )

@@ -60,3 +60,29 @@ def test_a_sleep_that_an_event_ended_proves_nothing() -> None:
     wait.begin(0.05)
     wait.end(timed_out=False)
     assert (wait.late_ns, wait.held, wait.is_given_up) == (None, None, False)
+
+
+def test_the_time_without_a_cpu_is_read_only_while_samples_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = {"ns": 0, "switches": 5, "reads": 0}
+
+    def read() -> int:
+        clock["reads"] += 1
+        return MS
+
+    def sleep(wait: LockWait, late_ms: int) -> None:
+        wait.begin(0.05)
+        clock["ns"] += (50 + late_ms) * MS
+        clock["switches"] += 3
+        wait.end(timed_out=True)
+
+    monkeypatch.setattr(sys, "getswitchinterval", lambda: 0.005)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock["ns"])
+    monkeypatch.setattr(lock_wait, "_voluntary_switches", lambda: clock["switches"])
+    monkeypatch.setattr(procfs, "own_cpu_wait_ns", read)
+    wait = LockWait()
+    for _ in range(3 * lock_wait.READ_SLEEPS):
+        sleep(wait, 7)
+    assert clock["reads"] == lock_wait.READ_SLEEPS
+    assert (wait.held, wait.is_given_up) == (None, False)  # not known this time, but from now on
+    sleep(wait, 7)
+    assert (wait.held, wait.after_request_ns) == (True, 2 * MS)
