@@ -1,11 +1,11 @@
-"""The machine: CPU, memory, disks and network, through psutil."""
+"""The machine: CPU, memory, disks and network."""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +22,8 @@ from llmtop.system.cgroups import read_limits
 
 SHORTEST_SECONDS = 0.5
 """CPU shares over less are noise: the kernel counts in ticks of 10 ms."""
+_SECTOR_BYTES = 512
+"""Unit of /proc/diskstats, whatever the disk's own."""
 STALE_SECONDS = 3.0
 """A reading is dropped after three rounds without a fresh one, and not before this."""
 
@@ -61,6 +63,7 @@ class HostSource:
         self._user = _value_or_none(lambda: psutil.Process().username())
         self._thread = PeriodicThread("host", self._round, self._interval)
         self._before: _Counters | None = None
+        self._ticks: dict[bytes, tuple[int, int]] = {}
         self._host = Host(name=self._name)
         self._read_at: float | None = None
         self._limits: tuple[str, ...] = ()
@@ -103,20 +106,20 @@ class HostSource:
 
     def _round(self) -> None:
         first = self._before is None
-        cores: list[float] | None = _value_or_none(lambda: psutil.cpu_percent(percpu=True))
+        ticks = _value_or_none(procfs.cpu_ticks) or {}
+        cores = _busy_pct(self._ticks, ticks)
         load = _value_or_none(os.getloadavg) or (None, None, None)
         memory = _read_memory()
         counters = _counters()
-        machine, usable = psutil.cpu_count(), _value_or_none(lambda: len(os.sched_getaffinity(0)))
+        machine, usable = len(ticks) or psutil.cpu_count(), _value_or_none(lambda: len(os.sched_getaffinity(0)))
         if first or usable != self._usable:  # a scheduler may give CPUs and take them away
             limits = read_limits()
             self._usable, self._quota = usable, limits.cpus
             self._limits = limit_notes(memory.total, machine, limits, usable)
         self._host = Host(
             name=self._name,
-            # The first answer is against nothing: psutil gives 0.
-            cpu_pct=None if first or not cores else sum(cores) / len(cores),
-            cpu_per_core_pct=None if first or not cores else tuple(cores),
+            cpu_pct=sum(cores) / len(cores) if cores else None,
+            cpu_per_core_pct=tuple(cores) or None,
             cpus_allowed=cpus_allowed(usable, self._quota, machine),
             load_1m=load[0],
             load_5m=load[1],
@@ -128,7 +131,7 @@ class HostSource:
             links=self._links.read(),
             **_rates(self._before, counters),
         )
-        self._before = counters
+        self._before, self._ticks = counters, ticks
         self._read_at = time.monotonic()
 
 
@@ -138,6 +141,19 @@ def _value_or_none(read: Callable[[], T]) -> T | None:
         return read()
     except (OSError, RuntimeError, ValueError, NotImplementedError, psutil.Error):
         return None
+
+
+def _busy_pct(before: Mapping[bytes, tuple[int, int]], now: Mapping[bytes, tuple[int, int]]) -> list[float]:
+    """Return the share of time with work of each CPU that was online at both readings, in percent."""
+    shares = []
+    for cpu, (idle, total) in now.items():
+        if cpu in before:
+            idle_before, total_before = before[cpu]
+            passed = total - total_before
+            # Ticks of a CPU without work may fall (proc_stat(5)).
+            busy = min(max(passed - (idle - idle_before), 0), passed)
+            shares.append(round(100 * busy / passed, 1) if passed > 0 else 0.0)
+    return shares
 
 
 class _Memory(NamedTuple):
@@ -167,18 +183,18 @@ def _read_memory() -> _Memory:
 
 
 def _counters() -> _Counters:
-    # Not `nowrap`, which costs half of the call: 64-bit totals do not wrap, and a smaller one gives no rate.
-    disks = _value_or_none(lambda: psutil.disk_io_counters(perdisk=True, nowrap=False)) or {}
-    interfaces = _value_or_none(lambda: psutil.net_io_counters(pernic=True, nowrap=False)) or {}
+    # 64-bit totals do not wrap, and a smaller one gives no rate.
+    disks = _value_or_none(procfs.disk_counters) or {}
+    interfaces = _value_or_none(procfs.network_counters) or {}
     whole = _cached_disks(tuple(disks))
     disk = [counts for name, counts in disks.items() if name in whole]
     net = [interfaces[name] for name in _cached_interfaces(tuple(interfaces))]
     return _Counters(
         at=time.monotonic(),
-        disk_read=sum(one.read_bytes for one in disk) if disk else None,
-        disk_written=sum(one.write_bytes for one in disk) if disk else None,
-        net_received=sum(one.bytes_recv for one in net) if net else None,
-        net_sent=sum(one.bytes_sent for one in net) if net else None,
+        disk_read=sum(int(one[5]) for one in disk) * _SECTOR_BYTES if disk else None,
+        disk_written=sum(int(one[9]) for one in disk) * _SECTOR_BYTES if disk else None,
+        net_received=sum(int(one[0]) for one in net) if net else None,
+        net_sent=sum(int(one[8]) for one in net) if net else None,
     )
 
 

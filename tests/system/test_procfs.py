@@ -162,3 +162,25 @@ def test_memory_is_what_the_kernel_lists(tmp_path: Path, monkeypatch: pytest.Mon
     lines = ("MemTotal:  8 kB", "MemFree:  1 kB", "MemAvailable:  5 kB", "SwapCached: 9 kB", "SwapTotal: 4 kB")
     (tmp_path / "meminfo").write_text("\n".join(lines) + "\n")
     assert procfs.memory() == {"MemTotal": 8192, "MemAvailable": 5120, "SwapTotal": 4096}
+
+
+def test_counters_of_cpus_disks_and_networks_are_those_of_the_kernel_s_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
+    # user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice; a guest's are in the user's
+    (tmp_path / "stat").write_text("cpu 9 9\ncpu0 10 1 5 70 7 2 3 2 4 1\ncpu3 1 0 0 9 0 0 0 0 0 0\nintr 5 6\n")
+    assert procfs.cpu_ticks() == {b"cpu0": (77, 100), b"cpu3": (9, 10)}
+    (tmp_path / "diskstats").write_text(
+        " 259 0 nvme0n1 11 12 1300 14 15 16 1700 18 0 20 21 0 0 0 0 0 0\n 259 1 old 1 2 3 4\n"
+    )
+    assert {name: (fields[5], fields[9]) for name, fields in procfs.disk_counters().items()} == {
+        "nvme0n1": (b"1300", b"1700")
+    }
+    (tmp_path / "net").mkdir()
+    lines = ("Inter-| Receive", " face |bytes", "    lo: 5 0 0 0 0 0 0 0 6 0", "eth0:100 1 2 3 4 5 6 7 200 8", "")
+    (tmp_path / "net" / "dev").write_text("\n".join(lines))
+    assert {name: (fields[0], fields[8]) for name, fields in procfs.network_counters().items()} == {
+        "lo": (b"5", b"6"),
+        "eth0": (b"100", b"200"),
+    }

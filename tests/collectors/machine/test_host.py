@@ -141,8 +141,8 @@ def test_what_the_kernel_hides_is_absent_and_the_rest_goes_on(monkeypatch: pytes
     def hidden(*_args: object, **_keywords: object) -> None:
         raise PermissionError("hidden")
 
-    for name in ("disk_io_counters", "net_io_counters", "cpu_percent"):
-        monkeypatch.setattr(psutil, name, hidden)
+    for name in ("disk_counters", "network_counters", "cpu_ticks"):
+        monkeypatch.setattr(procfs, name, hidden)
     monkeypatch.setattr(procfs, "memory", dict)  # psutil finds the memory, and no swap
     source = HostSource(60)
     source._round()
@@ -160,7 +160,7 @@ def test_a_kernel_that_stops_answering_takes_the_values_with_it(
     os.mkfifo(fifo)
     wait_for(lambda: source.latest().cpu_pct is not None)
     monkeypatch.setattr(collectors.machine.host, "STALE_SECONDS", 0.0)
-    monkeypatch.setattr(psutil, "cpu_percent", lambda **_: fifo.read_text())  # blocks until somebody writes
+    monkeypatch.setattr(procfs, "cpu_ticks", fifo.read_text)  # blocks until somebody writes
     wait_for(lambda: source.latest().memory_total_bytes is None)
     assert source.latest().notes == ("the system has stopped answering about CPU, memory and disks",)
     fifo.write_text("")
@@ -245,3 +245,16 @@ def test_memory_that_the_kernel_does_not_list_is_psutil_s_estimate(monkeypatch: 
     assert host.memory_used_bytes is not None
     assert 0 < host.memory_used_bytes < total
     assert (host.swap_used_bytes, host.swap_total_bytes) == (5, 7)
+
+
+def test_shares_of_cpus_are_those_of_ticks_between_two_readings(proc: Path) -> None:
+    source = HostSource(60)
+    for lines in (
+        "cpu\ncpu0 10 0 10 80 0 0 0 0 0 0\ncpu1 0 0 0 50 50 0 0 0 0 0\n",
+        # cpu0: 30 of 120 ticks with work; cpu1: ticks without work fell; cpu2 has just come.
+        "cpu\ncpu0 30 0 20 160 10 0 0 0 0 0\ncpu1 10 0 0 55 40 0 0 0 0 0\ncpu2 9 0 0 9 0 0 0 0 0 0\n",
+    ):
+        (proc / "stat").write_text(lines)
+        source._round()
+    assert source.latest().cpu_per_core_pct == (25.0, 100.0)
+    assert source.latest().cpu_pct == 62.5
