@@ -49,6 +49,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self) -> None:
         super().__init__()
+        self._board: Board | None = None
         self.prompt: Prompt | None = None
         """Prompt that receives the typed text."""
         self.searched = Search()
@@ -72,7 +73,8 @@ class BoardScreen(Screen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """Make the one board that covers the screen."""
-        yield Board(self.redraw)
+        self._board = Board(self.redraw)
+        yield self._board
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """Paint the screen for this size, its footer included."""
@@ -80,9 +82,9 @@ class BoardScreen(Screen[None], inherit_bindings=False):
 
     def redraw(self) -> None:
         """Show what is known as it is now. Called for each snapshot, each change of choice, and each resize."""
-        for board in self.query(Board):  # none yet, where the screen has only just been pushed
-            if board.size:
-                board.show(self.painted(*board.size), self.cell_theme)
+        board = self._board
+        if board is not None and board.size:  # not yet, where the screen has only just been pushed
+            board.show(self.painted(*board.size), self.cell_theme)
 
     def painted(self, width: int, height: int) -> list[Placed]:
         """Return all of the screen; a message or the prompt takes its rows from what is above the footer."""

@@ -417,27 +417,42 @@ def _size(value: float | None) -> str:
     return fmt.DASH if value is None else fmt.size(value).removesuffix("iB").removesuffix("B").replace(" ", "")
 
 
-def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
-    """Return a line as painted; the same rows until its value or the end of all charts changes."""
-    history, name = view.history, line.name
-    moment = history.end, history.cells(room), history.rewritten(name)
-    made_of = moment, line.label, line.value, line.axis, line.limit, line.hue, label, room, tall, width, theme
-    return view.kept.get((name, "chart"), made_of, lambda: _painted(line, view, label, room, tall, width, theme))
+class _Chart(Struct):
+    """The rows of a line as painted, and what they were painted from."""
+
+    made_of: tuple[object, ...] = ()
+    """Label, value and limit."""
+    past: FigureHistory | None = None
+    named: Row | None = None
+    ends: tuple[object, ...] = ()
+    scale: Sequence[Row] = ()
+    rows: Sequence[Row] = ()
 
 
-def _painted(line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
+def _chart(
+    line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme
+) -> Sequence[Row]:
+    """Return a line as painted; the same rows until what they show changes."""
     past = _past_heights(line, view.history, room, tall)
-    kept = view.kept.get
-    named = kept((line.name, "label"), (line.label, line.value, label, theme), lambda: _label(line, label, theme))
-    ends = past.low, past.high, past.least, past.most, line.limit, any(past.heights), tall, room, width, theme
-    scale = kept(
-        (line.name, "scale"), ends, lambda: _scale_rows(line, past, tall, width - label - 1 - room, theme)
-    )
-    return kept(
-        (line.name, tall),
-        (named, past.heights, scale, line.hue, width, theme),
-        lambda: _chart_rows(line.hue, named, past, scale, width, theme),
-    )
+    kept = view.kept.get((line.name, "chart"), (line.axis, line.hue, label, room, tall, width, theme), _Chart)
+    made_of = line.label, line.value, line.limit
+    if past is kept.past and made_of == kept.made_of:
+        return kept.rows
+    named, scale = kept.named, kept.scale
+    if named is None or made_of != kept.made_of:
+        named = _label(line, label, theme)
+    ends = line.limit, past.low, past.high, past.least, past.most, any(past.heights)
+    if ends != kept.ends:
+        scale = _scale_rows(line, past, tall, width - label - 1 - room, theme)
+    if (
+        named is not kept.named
+        or scale is not kept.scale
+        or kept.past is None
+        or past.heights != kept.past.heights
+    ):
+        kept.rows = _chart_rows(line.hue, named, past, scale, width, theme)
+    kept.made_of, kept.past, kept.named, kept.ends, kept.scale = made_of, past, named, ends, scale
+    return kept.rows
 
 
 def _chart_rows(

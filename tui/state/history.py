@@ -10,7 +10,6 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
-from statistics import median
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -105,7 +104,16 @@ class _Heights(Struct):
 
     drawn: _Drawn
     axis: tuple[float, float, int]
-    heights: bytearray
+    past: FigureHistory
+
+
+class _FixedHeights(Struct):
+    """How the cells of a row on a fixed axis were drawn."""
+
+    cells: Cells
+    until: float
+    axis: tuple[float, int, int]
+    """Its upper end, the rows, and how often the past of the series had been rewritten."""
     past: FigureHistory
 
 
@@ -148,6 +156,7 @@ class History:
         """Seconds that were known when the newest instant was shown last."""
         self._drawn: dict[tuple[int, int], _Drawn] = {}
         self._heights: dict[tuple[Name, int], _Heights] = {}
+        self._fixed: dict[tuple[int, int], _FixedHeights] = {}
         self._cells_of: tuple[object, ...] = ()
         """Inputs from which end and length of the last span were computed."""
         self._cells: dict[int, Cells] = {}
@@ -386,6 +395,7 @@ class History:
         self._long_phases = {key: PhaseHistory(_PHASE_BUCKETS * self._bucket_seconds) for key in self.phases}
         self._drawn.clear()
         self._heights.clear()
+        self._fixed.clear()
 
     def _take_phases(self, key: _Key, phases: Iterable[tuple[float, float, Mapping[str, float]]]) -> None:
         longer = self._long_phases.get(key)
@@ -486,12 +496,32 @@ class History:
             limit: value at the top of the axis; None or 0: no axis, and nothing is drawn.
             rows: rows of the chart, 8 heights each.
         """
-        drawn = self._brought_up(name, count)
-        if drawn is None:
+        store = self.store
+        slot = store.slot(name)
+        if slot is None or count <= 0:
             return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
-        known = self._heights.get((name, count))
-        axis = (0.0, 0.0 if limit is None else limit, rows)
-        return self._past_heights(name, drawn, known, axis, None, None)
+        cells, until, axis = self.cells(count), self.end, (limit or 0.0, rows, store.rewritten[slot])
+        known = self._fixed.get((slot, count))
+        start, kept = 0, b""
+        if (
+            known is not None
+            and known.axis == axis
+            and known.cells.seconds == cells.seconds
+            and until >= known.until
+        ):
+            moved = cells.first - known.cells.first
+            if moved == 0 and until - known.until < REFRESH_SECONDS:
+                return known.past
+            if 0 <= moved < count:
+                unsettled = known.until - store.unsettled_seconds(slot, cells)
+                start = max(min(cells.index_of(unsettled), count - 1), 0)
+                kept = known.past.heights[moved : moved + start]
+        newest = heights(store.spreads(slot, cells, start, until), 0.0, axis[0], rows)
+        if len(self._fixed) >= _MOST_CACHED:
+            self._fixed.clear()
+        past = FigureHistory(kept + newest, 0.0, axis[0], None, None)
+        self._fixed[slot, count] = _FixedHeights(cells, until, axis, past)
+        return past
 
     def heights_from_zero(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
         """Return heights on an axis from 0 to what the values need; what lies far above the others is clipped.
@@ -512,7 +542,9 @@ class History:
         least, most = _extremes(drawn.spreads, None, None)
         limit = 0.0
         if means and most is not None:
-            usual, upper = median(means), means[int(_CLIPPED_FROM * (len(means) - 1))]
+            last = len(means) - 1
+            usual = (means[last // 2] + means[(last + 1) // 2]) / 2  # the median
+            upper = means[int(_CLIPPED_FROM * last)]
             limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual), upper) or most)
         return self._past_heights(name, drawn, known, (0.0, limit, rows), least, most)
 
@@ -545,15 +577,15 @@ class History:
         if known is not None and known.axis == axis and known.drawn is drawn:
             return known.past
         start = 0
-        kept = bytearray()
+        kept = b""
         if known is not None and known.axis == axis and drawn.moved >= 0 and self._continues(drawn, known.drawn):
             start = drawn.changed_from
-            kept = known.heights[drawn.moved : drawn.moved + start]
-        drawn_heights = kept + heights(drawn.spreads[start:], low, limit, rows)
+            kept = known.past.heights[drawn.moved : drawn.moved + start]
+        newest = heights(drawn.spreads[start:], low, limit, rows)
         if len(self._heights) >= _MOST_CACHED:
             self._heights.clear()
-        past = FigureHistory(bytes(drawn_heights), low, limit, least, most)
-        self._heights[name, drawn.cells.number] = _Heights(drawn, axis, drawn_heights, past)
+        past = FigureHistory(kept + newest, low, limit, least, most)
+        self._heights[name, drawn.cells.number] = _Heights(drawn, axis, past)
         return past
 
     @staticmethod
