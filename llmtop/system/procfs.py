@@ -1,7 +1,8 @@
 """Facts from /proc on processes, threads and this machine, read without a device library.
 
 The only module that names /proc: `tests/system/test_procfs.py` holds that. It imports next to nothing, because
-trainings and the driver's process load it; where a monitor needs what psutil has too, it asks psutil, unless it needs it every second.
+trainings and the driver's process load it; where a monitor needs what psutil has too, it asks psutil, unless
+it needs it every second.
 """
 
 from __future__ import annotations
