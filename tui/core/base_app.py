@@ -255,10 +255,11 @@ class TerminalApp(HookedApp[int]):
         loop = event_loop(self)
         if loop is None or loop.is_closed():
             return False
-        loop.call_soon_threadsafe(self._fail, error)
+        loop.call_soon_threadsafe(self.end_for, error)
         return True
 
-    def _fail(self, error: BaseException) -> None:
+    def end_for(self, error: BaseException) -> None:
+        """End the app for an error; called in its loop."""
         if failure_of(self) is None and isinstance(error, Exception):
             set_failure(self, error)
         self.end_after_error()

@@ -175,6 +175,7 @@ def _lines(view: View, most: int) -> list[_Line]:
         return []
     host = snapshot.host
     lines: list[_Line] = []
+    logged: list[_Line] = []
     if rank is not None:
         word = "latency" if rank.kind == "request" else "step"
         value = fmt.duration(rank.step_seconds_p50 or rank.step_seconds)
@@ -185,39 +186,27 @@ def _lines(view: View, most: int) -> list[_Line]:
     if gpu is not None:
         lines += _power_and_utilization(view, _whole(view, gpu), is_core=True)
     if rank is not None:
-        lines += _rates(view, rank)
-        lines += [
-            _Line(
-                fmt.printable(name),
-                fmt.figure(value),
-                (key_of(rank), "metric", name),
-                "between",
-                "transfer",
-                2,
-                write=_value,
-            )
-            for name, value in list(rank.metrics.items())[:1]
-        ]
+        logged = _logged(rank)
+        lines += [*_rates(view, rank), *logged[:1]]
     cpu = fmt.percent(host.cpu_pct)
     lines.append(_Line("CPU", cpu, ("host", "cpu"), "hundred", "energy", 2))
-    if rank is not None:
-        lines += [
-            _Line(
-                fmt.printable(name),
-                fmt.figure(value),
-                (key_of(rank), "metric", name),
-                "between",
-                "transfer",
-                2,
-                write=_value,
-            )
-            for name, value in list(rank.metrics.items())[1:METRICS_OF_A_RANK]
-        ]
+    lines += logged[1:]
     if gpu is not None:
         lines += _gpu_lines(view, gpu)
     if len(lines) < most:
         lines += _other_gpus(view, gpu)
     return [*lines, *_host_lines(host)]
+
+
+def _logged(rank: Rank) -> list[_Line]:
+    """Return the lines of what a rank logs, the losses first."""
+    key = key_of(rank)
+    return [
+        _Line(
+            fmt.printable(name), fmt.figure(value), (key, "metric", name), "between", "transfer", 2, write=_value
+        )
+        for name, value in list(rank.metrics.items())[:METRICS_OF_A_RANK]
+    ]
 
 
 def _host_lines(host: Host) -> list[_Line]:

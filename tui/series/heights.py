@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -47,32 +47,33 @@ def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> in
     return far + SPIKE if abs(far - mean) >= max(_FAR, rows) else mean
 
 
-def heights(spreads: Sequence[Spread | None], low: float, limit: float, rows: int = 1) -> bytearray:
+def heights(runs: Iterable[tuple[Spread | None, int]], low: float, limit: float, rows: int = 1) -> bytes:
     """Return the heights of many cells, as `height` of each; quick for cells whose extremes are near their mean.
 
     Args:
-        spreads: mean and extremes by cell; None: absent.
+        runs: mean and extremes (None: absent), each with the number of cells next to each other that have them.
         low: value at the bottom of the axis.
         limit: value at its top; not above `low`: no axis, and nothing is drawn.
         rows: rows of the chart.
     """
-    span, found = limit - low, bytearray()
+    span = limit - low
     if not 0 < span < math.inf:
-        return bytearray(len(spreads))
+        return bytes(sum(times for _, times in runs))
     calm, top = span * _CALM, 8 * rows
-    before, drawn = None, 0
-    for spread in spreads:
-        if spread is not before:  # cells of the same buckets have the same one
-            before = spread
-            if spread is None:
-                drawn = 0
-            elif spread[2] - spread[1] < calm:  # `level` without its call: the values of a store are finite
-                eighths = (spread[0] - low) / span * 8.0 * rows + 0.25
-                drawn = 1 if eighths < 2.0 else top if eighths >= top else int(eighths)
-            else:
-                drawn = height(spread, low, limit, rows)
-        found.append(drawn)
-    return found
+    found: list[int] = []
+    for spread, times in runs:
+        if spread is None:
+            drawn = 0
+        elif spread[2] - spread[1] < calm:  # `level` without its call: the values of a store are finite
+            eighths = (spread[0] - low) / span * 8.0 * rows + 0.25
+            drawn = 1 if eighths < 2.0 else top if eighths >= top else int(eighths)
+        else:
+            drawn = height(spread, low, limit, rows)
+        if times == 1:
+            found.append(drawn)
+        else:
+            found += [drawn] * times
+    return bytes(found)
 
 
 class FigureHistory(Struct, frozen=True):

@@ -345,7 +345,17 @@ class SeriesStore:
         return self._level_of[2]
 
     def spreads(self, slot: int, cells: Cells, start: int, until: float) -> list[Spread | None]:
-        """Return mean and extremes of a series in each cell.
+        """Return what `runs` gives, by cell from `start` on; cells of the same buckets have the same object."""
+        found: list[Spread | None] = []
+        for spread, times in self.runs(slot, cells, start, until):
+            if times == 1:
+                found.append(spread)
+            else:
+                found += [spread] * times
+        return found
+
+    def runs(self, slot: int, cells: Cells, start: int, until: float) -> list[tuple[Spread | None, int]]:
+        """Return mean and extremes of a series, each with the number of cells next to each other that have them.
 
         Args:
             slot: number of the series.
@@ -354,14 +364,13 @@ class SeriesStore:
             until: unix seconds; values from later are ignored, for an earlier instant that is shown.
 
         Returns:
-            One for each cell from `start` on; None where nothing was put in. Neighbours of the same buckets are
-            the same object.
+            Of all cells from `start` on; None where nothing was put in.
         """
         if self._levels[0].newest is None:
-            return [None] * (cells.number - start)
+            return [(None, cells.number - start)]
         level, runs = self._stretches(cells, start, until)
         base, mean, low, high, count = slot * level.keep, level.mean, level.low, level.high, level.count
-        found: list[Spread | None] = []
+        found: list[tuple[Spread | None, int]] = []
         for first, end, times in runs:
             spread = None
             if end == first + 1:
@@ -373,10 +382,7 @@ class SeriesStore:
                 if number := sum(counts):
                     mean_value = sum(map(mul, means, counts)) / number
                     spread = _new_tuple(Spread, (mean_value, min(lows), max(highs)))
-            if times == 1:
-                found.append(spread)
-            else:
-                found += [spread] * times
+            found.append((spread, times))
         return found
 
     def _stretches(self, cells: Cells, start: int, until: float) -> _Stretches:

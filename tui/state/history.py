@@ -10,6 +10,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -516,7 +517,7 @@ class History:
                 unsettled = known.until - store.unsettled_seconds(slot, cells)
                 start = max(min(cells.index_of(unsettled), count - 1), 0)
                 kept = known.past.heights[moved : moved + start]
-        newest = heights(store.spreads(slot, cells, start, until), 0.0, axis[0], rows)
+        newest = heights(store.runs(slot, cells, start, until), 0.0, axis[0], rows)
         if len(self._fixed) >= _MOST_CACHED:
             self._fixed.clear()
         past = FigureHistory(kept + newest, 0.0, axis[0], None, None)
@@ -581,7 +582,7 @@ class History:
         if known is not None and known.axis == axis and drawn.moved >= 0 and self._continues(drawn, known.drawn):
             start = drawn.changed_from
             kept = known.past.heights[drawn.moved : drawn.moved + start]
-        newest = heights(drawn.spreads[start:], low, limit, rows)
+        newest = heights(zip(drawn.spreads[start:], repeat(1)), low, limit, rows)
         if len(self._heights) >= _MOST_CACHED:
             self._heights.clear()
         past = FigureHistory(kept + newest, low, limit, least, most)

@@ -411,7 +411,7 @@ main({argv!r})
 """
 PLANTS = {
     "a thread": "plant(replay.ReplayFeed, '_judge')",
-    "the app": "import tui.app; plant(tui.app.LlmtopApp, 'on_snapshot_arrived')",
+    "the app": "import tui.app; plant(tui.app.LlmtopApp, 'take_arrived')",
     "drawing": "import tui.screens.main; plant(tui.screens.main.MainScreen, 'redraw')",
     "the start": "import tui.app; plant(tui.app.LlmtopApp, 'on_mount')",
     "the input": "import tui.terminal.keyboard; plant(tui.terminal.keyboard.Keyboard, 'tick')",
