@@ -30,6 +30,9 @@ LEAST_STEPS: Final = 20
 """Steps after warm-up: one-time work at the beginning is not counted."""
 MAIN_PCT: Final = 25.0
 """Percent of the time outside, from which a cause is named."""
+FEW_SAMPLES: Final = 3
+"""So few samples, all at one line, do not show that it takes more than half of the time: the lower bound of their
+share is 0.44 (Wilson, 95 %). Then the line is named only if it takes `MAIN_PCT` by them."""
 MOST_ALIKE: Final = 3
 """Most causes that are listed where samples do not show which is the largest."""
 CAUSE_PART: Final = 0.5
@@ -151,9 +154,11 @@ def _main_causes(state: RankState) -> list[Cause]:
 def _alike_causes(state: RankState) -> list[Cause]:
     """Return the largest cause and those that may be larger, as far as samples show: 95 % sure for each pair.
 
-    Samples without a line do not count. One sample is no cause.
+    Samples without a line do not count. One sample is no cause, and few samples are none of a small part.
     """
     first, *others = state.rank.outside_causes
+    if (first.samples or 0) <= FEW_SAMPLES and first not in _main_causes(state):
+        return []
     near = [
         one
         for one in others

@@ -101,6 +101,16 @@ def test_a_line_is_named_though_most_samples_show_none() -> None:
     assert "8.00 ms in train.py:25 text.split()" in alert.summary
 
 
+@pytest.mark.parametrize(
+    ("milliseconds", "samples", "is_named"), [(8.0, 2, False), (8.0, 3, False), (8.0, 4, True), (20.0, 2, True)]
+)
+def test_few_samples_name_no_line_for_a_small_part(milliseconds: float, samples: int, is_named: bool) -> None:
+    """2 of 12 samples, the others without a line, named a line beside the one that took 8 of 9.5 ms."""
+    causes = (Cause(what="train.py:18-19 with open(path)", seconds=milliseconds / 1e3, samples=samples),)
+    (alert,) = Training(outside_causes=causes, outside_seconds=0.05).run(10)
+    assert ("train.py:18-19" in alert.summary) is is_named
+
+
 def test_rare_long_steps_take_no_more_from_the_share_than_they_cost() -> None:
     rare = RareSteps(every=None, seconds=0.2, usual_seconds=0.08, seconds_per_hour=29.0, part=None)
     training = Training(step_seconds_p50=0.08, rare=rare, outside_seconds=0.03, outside_work_pct=28.0)

@@ -110,6 +110,7 @@ def main() -> None:
             continue
         last = observe(source, name, arguments.seconds)
         if arguments.keep:
+            arguments.keep.mkdir(parents=True, exist_ok=True)
             path = arguments.keep / f"{name.replace('/', '_').removesuffix('.py')}.json"
             path.write_text(json.dumps(last, indent=1))
         rank = {**(last["ranks"] or [{}])[0], "alerts": last["alerts"]}
