@@ -53,7 +53,8 @@ def _send_readings(channel: socket.socket, vendor: str, interval: float) -> None
                 return
             source.set_interval(*PACE.unpack(command))
         if fresh_out in ready:
-            time.sleep(_GATHER_SECONDS)
+            if vendor != "NVIDIA":  # whose GPUs are sampled in one thread, which wakes this one at the end
+                time.sleep(_GATHER_SECONDS)
             os.read(fresh_out, 1 << 16)
         reading = source.reading_values()
         uses = reading.pop("uses", [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from collectors.trainings.gpu_waits import MOST_MESSAGES
 from llmtop.model.snapshot import Cause
@@ -28,12 +28,21 @@ LEAST_QUEUED: Final = 0.2
 differed by under a point."""
 
 
+class _SampledSteps(NamedTuple):
+    """The sampled steps of a message, with sums that each look needs."""
+
+    received_at: float
+    """Monotonic seconds."""
+    steps: list[SampledStep]
+    queued_ns: int
+    ran_inside_ns: int
+
+
 class OutsideCauses:
     """Keeps the causes of the last messages, and for how long each was seen."""
 
     def __init__(self) -> None:
-        self._sampled: deque[tuple[float, list[SampledStep]]] = deque(maxlen=MOST_MESSAGES)
-        """When a message came, in monotonic seconds, and its sampled steps."""
+        self._sampled: deque[_SampledSteps] = deque(maxlen=MOST_MESSAGES)
         self._messages: deque[tuple[float, dict[str, int], int]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, what was found, in ns, and in how many samples."""
         self._open: deque[tuple[float, dict[str, int], int]] = deque(maxlen=MOST_MESSAGES)
@@ -44,7 +53,9 @@ class OutsideCauses:
         now = time.monotonic()
         self._open.append((now, message.found, message.samples))
         if message.sampled:
-            self._sampled.append((now, message.sampled))
+            queued = sum([one.queued_ns for one in message.sampled])
+            ran = sum([one.ran_inside_ns for one in message.sampled])
+            self._sampled.append(_SampledSteps(now, message.sampled, queued, ran))
 
     def step_ended(self) -> None:
         """Assign what was reported since the last step to the step that is known now."""
@@ -59,14 +70,15 @@ class OutsideCauses:
             overhead_seconds: llmtop's own work per step, which lies between phases; None where unknown.
         """
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
-        lately = [one for received_at, steps in self._sampled if received_at >= since for one in steps]
-        if len(lately) < LEAST_SAMPLED:
+        messages = [one for one in self._sampled if one.received_at >= since]
+        number = sum([len(one.steps) for one in messages])
+        if number < LEAST_SAMPLED:
             return None
-        number = len(lately)
-        queued = sum([one.queued_ns for one in lately]) / number
-        ran = sum([one.ran_inside_ns for one in lately]) / number
+        queued = sum([one.queued_ns for one in messages]) / number
+        ran = sum([one.ran_inside_ns for one in messages]) / number
         if queued < LEAST_QUEUED * (queued + ran):  # the usual case, where what else is in the sum changes nothing
             return None
+        lately = [step for one in messages for step in one.steps]
         # Python's lock is free when the thread that had it gets a CPU: such sleeps are long, and in few steps.
         outside = sum([one.ran_outside_ns for one in lately]) / number
         outside += median([one.slept_outside_ns for one in lately])
@@ -86,6 +98,7 @@ class OutsideCauses:
         if not outside_seconds:
             return ()
         since = time.monotonic() - max(CAUSES_SECONDS, window_seconds or 0.0)
+        spent: dict[str, int] = {}
         seen: dict[str, Counter[str]] = {}
         lately: list[dict[str, int]] = []
         samples = 0
@@ -96,7 +109,9 @@ class OutsideCauses:
             samples += number
         for found in reversed(lately):
             for what, ns in found.items():
-                seen.setdefault(_place(what), Counter())[what] += ns
+                spent[what] = spent.get(what, 0) + ns
+        for what, ns in spent.items():
+            seen.setdefault(_place(what), Counter())[what] = ns
         total = sum(words.total() for words in seen.values())
         largest = sorted(filter(None, seen), key=lambda place: -seen[place].total())[:MOST_CAUSES]
         return tuple(

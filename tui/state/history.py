@@ -483,11 +483,6 @@ class History:
         self._drawn[slot, count] = drawn
         return drawn
 
-    def rewritten(self, name: Name) -> int:
-        """Return how often past values of a series were written; -1 for one that is not there."""
-        slot = self.store.slot(name)
-        return -1 if slot is None else self.store.rewritten[slot]
-
     def heights_of(self, name: Name, count: int, limit: float | None, rows: int = 1) -> FigureHistory:
         """Return one figure over the cells of a row, on an axis from 0.
 
@@ -540,7 +535,7 @@ class History:
             least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
             return self._past_heights(name, drawn, known, known.axis, least, most)
         means = sorted([one[0] for one in drawn.spreads if one is not None])
-        least, most = _extremes(drawn.spreads, None, None)
+        least, most = self._extremes_after(drawn, known)
         limit = 0.0
         if means and most is not None:
             last = len(means) - 1
@@ -555,10 +550,7 @@ class History:
         if drawn is None:
             return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
         known = self._heights.get((name, count))
-        if known is not None and drawn.moved == 0:
-            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
-        else:
-            least, most = _extremes(drawn.spreads, None, None)
+        least, most = self._extremes_after(drawn, known)
         low, high = least or 0.0, most or 0.0
         if high <= low:  # flat: a low line
             low, high = low - (abs(low) or 1.0) / 8, low + (abs(low) or 1.0)
@@ -588,6 +580,16 @@ class History:
         past = FigureHistory(kept + newest, low, limit, least, most)
         self._heights[name, drawn.cells.number] = _Heights(drawn, axis, past)
         return past
+
+    def _extremes_after(self, drawn: _Drawn, known: _Heights | None) -> tuple[float | None, float | None]:
+        """Return the lowest and the highest of all values: those known before, unless a cell with one of them has
+        left the row."""
+        if known is not None and drawn.moved >= 0 and self._continues(drawn, known.drawn):
+            least, most = known.past.least, known.past.most
+            left = [one for one in known.drawn.spreads[: drawn.moved] if one is not None]
+            if least is None or most is None or all(least < one[1] and one[2] < most for one in left):
+                return _extremes(drawn.spreads[drawn.changed_from :], least, most)
+        return _extremes(drawn.spreads, None, None)
 
     @staticmethod
     def _continues(drawn: _Drawn, known: _Drawn) -> bool:
