@@ -50,6 +50,9 @@ def rank_values(column: npt.NDArray[np.signedinteger], inverse: bool = True) -> 
     if low == high:
         return np.array([low], dtype=np.int64), np.zeros(len(column) if inverse else 0, dtype=np.int64)
     if high - low > 2 * len(column) + _SPARE:
+        if not inverse:
+            values = np.unique(column).astype(np.int64)
+            return values, values
         values, which = np.unique(column, return_inverse=True)
         return values.astype(np.int64), which.reshape(-1).astype(np.int64)
     shifted = column.astype(np.int64) - low if low else column

@@ -98,7 +98,7 @@ def difference(a: Spans, b: Spans) -> Spans:
     if not len(a) or not len(b):
         return a
     low, high = min(int(a.starts[0]), int(b.starts[0])), max(int(a.ends[-1]), int(b.ends[-1]))
-    return intersection(a, complement(b, low, high))
+    return intersection(a, _gaps(b, low, high))
 
 
 def complement(a: Spans, start: int, end: int) -> Spans:
@@ -109,9 +109,13 @@ def complement(a: Spans, start: int, end: int) -> Spans:
         start: begin of the window, in ns.
         end: end of the window (excluded), in ns.
     """
-    inside = clip(a, start, end)
-    starts = np.concatenate([np.array([start], dtype=np.int64), inside.ends])
-    ends = np.concatenate([inside.starts, np.array([end], dtype=np.int64)])
+    return _gaps(clip(a, start, end), start, end)
+
+
+def _gaps(a: Spans, start: int, end: int) -> Spans:
+    """Return the instants of [start, end) that do not lie in `a`, which lies within it."""
+    starts = np.concatenate([np.array([start], dtype=np.int64), a.ends])
+    ends = np.concatenate([a.starts, np.array([end], dtype=np.int64)])
     keep = ends > starts
     return Spans(starts[keep], ends[keep])
 

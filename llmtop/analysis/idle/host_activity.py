@@ -201,15 +201,14 @@ def _quiet_spans(timeline: DeviceTimeline, quiet: Spans, compute: Spans, rows: N
 
 def _precedes_input_copy(timeline: DeviceTimeline, quiet: Spans, rows: Ns) -> npt.NDArray[np.bool_]:
     """Return True if the next thing that these threads send to the device is a copy from the host."""
+    ops = timeline.ops
+    from_host = (ops.kind == model.MEMCPY) & (ops.direction == model.HOST_TO_DEVICE) & (ops.bytes >= _INPUT_BYTES)
     called = timeline.launched_by
-    sends = np.isin(called, rows)
-    if not sends.any():
+    if not from_host.any() or not (sends := np.isin(called, rows)).any():
         return np.zeros(len(quiet), dtype=bool)
     launched_at = timeline.trace.calls.start[called[sends]]
     order = np.argsort(launched_at, kind="stable")
     launched_at = launched_at[order]
-    ops = timeline.ops
-    from_host = (ops.kind == model.MEMCPY) & (ops.direction == model.HOST_TO_DEVICE) & (ops.bytes >= _INPUT_BYTES)
     from_host = from_host[sends][order]
     at = np.searchsorted(launched_at, quiet.ends)
     return np.asarray((at < len(launched_at)) & from_host[np.minimum(at, len(launched_at) - 1)])

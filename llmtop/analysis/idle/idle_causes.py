@@ -117,16 +117,18 @@ def attribute_idle_time(timeline: DeviceTimeline, others: Spans, phases: list[Ph
             "host": host.long_quiet,
             "launch": idle,
         }
-    by_cause = {cause: np.zeros(len(idle), dtype=np.int64) for cause in CAUSES}
+    # Most causes have no time in any gap: they share the memory of one zero.
+    by_cause: dict[str, Ns] = dict.fromkeys(CAUSES, np.broadcast_to(np.int64(0), len(idle)))
     for cause in _ORDER:
         if cause not in sets:
             continue
         mine = left if sets[cause] is idle else iv.intersection(left, sets[cause])
         if len(mine):
             left = iv.EMPTY if mine is left else iv.difference(left, mine)
-            by_cause["launch" if cause == "latency" else cause] += iv.overlap_per_interval(idle, mine)
+            charged = "launch" if cause == "latency" else cause
+            by_cause[charged] = by_cause[charged] + iv.overlap_per_interval(idle, mine)
     if len(left):
-        by_cause["unknown"] += iv.overlap_per_interval(idle, left)
+        by_cause["unknown"] = iv.overlap_per_interval(idle, left)
     _divide_late_time(timeline, host, by_cause, late)
     return Gaps(idle, by_cause, ending)
 

@@ -7,17 +7,18 @@ launches in a row hold one of the kernel that is wanted, wherever in the step nc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from llmtop.analysis.idle.launches import runs_per_step
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.naming.kernel_names import functor_of
 from llmtop.report.model import KernelTime, LaunchOrder
 from llmtop.trace import model
 from llmtop.trace.groups import distinct_values
+from llmtop.trace.intervals import Ns
 
 _HOTTEST = 20
 """Most kernels that are examined: the twenty-first is never profiled."""
@@ -32,7 +33,7 @@ def with_launch_order(
         kernels: most time first.
         timelines: all of the capture.
     """
-    whole = [timeline for timeline in timelines if timeline.counted]
+    whole = [_KernelRuns.inside_steps(timeline) for timeline in timelines if timeline.counted]
     found, left = [], _HOTTEST
     for row in kernels:
         order = None
@@ -43,27 +44,45 @@ def with_launch_order(
     return tuple(found)
 
 
-def _launch_order(row: KernelTime, timelines: Sequence[DeviceTimeline]) -> LaunchOrder | None:
+@dataclass(frozen=True)
+class _KernelRuns:
+    """Kernels that ran inside the whole steps of a device timeline, in order, found once for all hot kernels."""
+
+    timeline: DeviceTimeline
+    names: list[int]
+    """Numbers of the short names of all its ops."""
+    name: Ns
+    full_name: Ns
+    took: Ns
+    """Time of each, in ns."""
+
+    @classmethod
+    def inside_steps(cls, timeline: DeviceTimeline) -> _KernelRuns:
+        ops = timeline.ops
+        inside = (ops.start >= timeline.begin_ns) & (ops.start < timeline.end_ns)
+        at = np.flatnonzero((ops.kind == model.KERNEL) & inside)
+        names = distinct_values(ops.name).tolist()
+        return cls(timeline, names, ops.name[at], ops.full_name[at], (ops.end - ops.start)[at])
+
+
+def _launch_order(row: KernelTime, timelines: Sequence[_KernelRuns]) -> LaunchOrder | None:
     """Return the launch order on the device timeline that runs it longest."""
     best: tuple[int, LaunchOrder] | None = None
-    for timeline in timelines:
-        ops, names = timeline.ops, timeline.trace.names
-        mine = np.array(
-            [number for number in distinct_values(ops.name).tolist() if names[number] == row.short_name]
-        )
-        inside = (ops.start >= timeline.begin_ns) & (ops.start < timeline.end_ns)
-        at = np.flatnonzero((ops.kind == model.KERNEL) & np.isin(ops.name, mine) & inside)
-        full = ops.full_name[at]
+    for runs in timelines:
+        names = runs.timeline.trace.names
+        mine = [number for number in runs.names if names[number] == row.short_name]
+        at = np.flatnonzero(np.isin(runs.name, mine))
+        full = runs.full_name[at]
         own = [
             number for number in distinct_values(full).tolist() if (functor_of(names[number]) or "") == row.functor
         ]
-        took = (ops.end - ops.start)[at]
+        took = runs.took[at]
         wanted = np.isin(full, own)
         total = int(took[wanted].sum())
         if wanted.any() and (best is None or total > best[0]):
             long = took >= took[wanted].mean() / 2
             order = LaunchOrder(
-                per_step=runs_per_step(mine, [timeline]) or 1,
+                per_step=max(1, round(len(at) / runs.timeline.counted)),
                 in_a_row=_longest_window(wanted & long),
                 own_in_a_row=_longest_window(long[wanted]),
             )

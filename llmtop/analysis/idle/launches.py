@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from llmtop.analysis.idle import cuda_calls as cuda
@@ -30,25 +28,6 @@ def launches_per_step(timeline: DeviceTimeline) -> float | None:
         return None
     inside = (calls.start >= timeline.launched_from) & (calls.start < timeline.launched_until)
     return float(np.count_nonzero(inside)) / timeline.counted
-
-
-def runs_per_step(names: Ns, timelines: Sequence[DeviceTimeline]) -> int | None:
-    """Return how often a process runs kernels of these names per step; None without whole steps.
-
-    Args:
-        names: numbers of short names in `Trace.names`; at least one occurs in the capture.
-        timelines: all of the capture; the figure is the mean over their processes, and at least 1.
-    """
-    whole = [timeline for timeline in timelines if timeline.counted]
-    if not whole:
-        return None
-    a_step = 0.0
-    for timeline in whole:
-        ops = timeline.ops
-        mine = np.isin(ops.name, names) & (ops.kind == model.KERNEL)
-        inside = mine & (ops.start >= timeline.begin_ns) & (ops.start < timeline.end_ns)
-        a_step += np.count_nonzero(inside) / timeline.counted
-    return max(1, round(a_step / len({timeline.process for timeline in whole})))
 
 
 def _find_launch_calls(timeline: DeviceTimeline) -> model.ApiCalls:

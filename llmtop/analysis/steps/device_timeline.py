@@ -55,7 +55,8 @@ class DeviceTimeline:
     @functools.cached_property
     def launched_by(self) -> Ns:
         """Row of `trace.calls` for each of `ops`; -1 where unknown."""
-        return self.trace.launched_by[self.rows]
+        every = self.trace.launched_by
+        return every if self.ops is self.trace.ops else every[self.rows]
 
     @functools.cached_property
     def is_nccl(self) -> npt.NDArray[np.bool_]:

@@ -20,6 +20,7 @@ from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.system.inputs import Limits, file_bytes
 from llmtop.trace import model, sanitize
+from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys.sqlite_pages import Pages, UnsupportedTable
 
@@ -151,8 +152,7 @@ class Database:
         found = {}
         for place, name in enumerate(columns):
             found[name] = np.concatenate([block[place] for block in blocks])
-            beyond = (found[name] < -(1 << 62)) | (found[name] >= 1 << 62)
-            found[name][beyond] = NEVER
+            _replace_beyond(found[name])
         return found
 
     def _blocks(self, table: str, query: str, width: int) -> list[Ns]:
@@ -209,7 +209,8 @@ class Database:
         Returns:
             The number of the name by its id.
         """
-        ids = set(np.unique(np.concatenate([*wanted, np.empty(0, dtype=np.int64)])).tolist()) - {NEVER}
+        different = [distinct_values(column) for column in wanted]
+        ids = set(np.unique(np.concatenate([*different, np.empty(0, dtype=np.int64)])).tolist()) - {NEVER}
         known: dict[int, str] = {}
         for number, value in self.stream("SELECT id, value FROM StringIds", "StringIds"):
             if number in ids:
@@ -241,10 +242,14 @@ def _block(rows: list[tuple[Any, ...]], width: int) -> Ns:
     except (TypeError, ValueError, OverflowError):
         # SQLite columns have no fixed type: a foreign or damaged row may hold text or a fraction.
         flat = np.fromiter((int_or_never(value) for value in chain.from_iterable(rows)), dtype=np.int64)
-    beyond = (flat < -(1 << 62)) | (flat >= 1 << 62)
-    if beyond.any():
-        flat[beyond] = NEVER
+    _replace_beyond(flat)
     return flat.reshape(-1, width)
+
+
+def _replace_beyond(values: Ns) -> None:
+    """Put `NEVER` in the place of values beyond what times and counts can be."""
+    if len(values) and (int(values.min()) < -(1 << 62) or int(values.max()) >= 1 << 62):
+        values[(values < -(1 << 62)) | (values >= 1 << 62)] = NEVER
 
 
 def int_or_never(value: object) -> int:

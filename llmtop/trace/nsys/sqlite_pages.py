@@ -27,10 +27,12 @@ _INTERIOR, _LEAF = 0x05, 0x0D
 _DEEPEST = 20
 _SPARE = 16
 """Bytes behind the last page: eight are read wherever a value begins."""
-_WIDTHS = np.zeros(256, dtype=np.int64)
+_WIDTHS = np.full(256, -(1 << 40), dtype=np.int64)
 _WIDTHS[:8] = 0, 1, 2, 3, 4, 6, 8, 8
+_WIDTHS[8:10] = 0
 _WIDTHS[12:128] = (np.arange(12, 128) - 12) // 2
-"""Bytes of a value by its serial type; 10 and 11 are in no file, from 128 on a type takes more than one byte."""
+"""Bytes of a value by its serial type. 10 and 11 are in no file, from 128 on a type takes more than one byte: with
+any of these a row cannot end where its length says."""
 _SHIFTS = np.zeros(256, dtype=np.int64)
 _SHIFTS[1:7] = 64 - 8 * _WIDTHS[1:7]
 _NULL, _FLOAT, _ZERO, _ONE, _TEXT = 0, 7, 8, 9, 12
@@ -160,7 +162,7 @@ class Pages:
             if column in places:
                 found[column] = value, kind
             value = value + _WIDTHS[kind]
-            if ((kind == 10) | (kind == 11) | (kind >= 128)).any() or (column == number and (kind != _NULL).any()):
+            if column == number and (kind != _NULL).any():
                 raise UnsupportedTable
         if (value != row_end).any():
             raise UnsupportedTable
@@ -209,12 +211,13 @@ def _varint(flat: Bytes, at: Ns) -> tuple[Ns, Ns]:
 
 def _numbers(flat: Bytes, at: Ns, kind: Bytes, default: int) -> Ns:
     """Return the values of one column."""
-    if ((kind == _FLOAT) | (kind >= _TEXT)).any():
+    least, most = (int(kind.min()), int(kind.max())) if len(kind) else (_NULL, _NULL)
+    if most >= _TEXT or (least <= _FLOAT <= most and (kind == _FLOAT).any()):
         raise UnsupportedTable
     # Eight bytes from each value's first on, highest first; what lies behind the value is shifted out again.
     eight = np.ndarray((len(flat) - 7,), dtype="<i8", buffer=flat, strides=(1,))
-    values = eight[at].byteswap() >> _SHIFTS[kind]
-    empty = (kind == _NULL) | (kind >= _ZERO)
-    if empty.any():
+    values = eight[at].byteswap() >> (_SHIFTS[least] if least == most else _SHIFTS[kind])
+    if least == _NULL or most >= _ZERO:
+        empty = (kind == _NULL) | (kind >= _ZERO)
         values = np.where(empty, np.where(kind == _NULL, default, kind == _ONE), values)
     return np.asarray(values)
