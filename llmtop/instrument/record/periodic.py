@@ -74,7 +74,7 @@ class PeriodicTasks:
         recorder, costs = self._recorder, self._recorder.costs
         if costs is not None:
             if recorder.tracks is None and recorder.ring.count >= COSTS_AFTER:
-                costs.sample(recorder, began, began - now)
+                costs.sample(recorder, began)
             costs.periodic_ns += thread_time_ns() - spent
         return wait
 

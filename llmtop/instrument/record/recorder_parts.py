@@ -95,13 +95,12 @@ class MeasuredCosts(Protocol):
     def phase_ns(self) -> float:
         """Return the cost of one entry of a phase."""
 
-    def sample(self, recorder: Any, now: int, ending_ns: int) -> None:
+    def sample(self, recorder: Any, now: int) -> None:
         """Measure again if it is due; called between steps in the training thread.
 
         Args:
             recorder: the state that holds this; it is left as it was.
             now: `perf_counter_ns`, which the caller has read anyway.
-            ending_ns: how long the end of the last step took in llmtop's own code.
         """
 
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0
 """How often it is estimated anew."""
-HOOKED = 2.0
-"""A phase that hooks open and close costs so many times the phase itself, with the hook and what it asks."""
+HOOKED = 4.0
+"""A phase that hooks open and close costs so many times the phase itself, with the hook and what it asks
+(docs/measurements.md)."""
 _STEPS = 64
 """Steps over which the number of phases is averaged."""
 
