@@ -31,8 +31,8 @@ LEAST_STEPS: Final = 20
 MAIN_PCT: Final = 25.0
 """Percent of the time outside, from which a cause is named."""
 FEW_SAMPLES: Final = 3
-"""So few samples, all at one line, do not show that it takes more than half of the time: the lower bound of their
-share is 0.44 (Wilson, 95 %). Then the line is named only if it takes `MAIN_PCT` by them."""
+"""Number of samples, all at one line, that do not show that it takes more than half of the time: the lower
+bound of their share is 0.44 (Wilson, 95 %). Then the line is named only if it takes `MAIN_PCT` by them."""
 MOST_ALIKE: Final = 3
 """Most causes that are listed where samples do not show which is the largest."""
 CAUSE_PART: Final = 0.5
