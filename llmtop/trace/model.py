@@ -86,18 +86,42 @@ class Table:
             chosen: a boolean for each row, or the numbers of the rows in the order wanted.
 
         Returns:
-            The table itself when these are all of its rows in their order: tables are never changed.
+            The table itself when these are all of its rows in their order; rows that follow one another are in
+            the table's own memory: tables are never changed.
         """
-        if _all_rows(chosen, len(self)):
+        run = _run_of_rows(chosen)
+        if run is not None and run.stop - run.start == len(self):
             return self
-        return type(self)(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+        return type(self)(**{f.name: take_rows(getattr(self, f.name), chosen, run) for f in fields(self)})
 
 
-def _all_rows(chosen: npt.NDArray[Any], rows: int) -> bool:
+def take_rows(column: npt.NDArray[Any], chosen: npt.NDArray[Any], run: slice | None = None) -> npt.NDArray[Any]:
+    """Return some rows of a column, without a copy where they follow one another or are all the same.
+
+    Args:
+        column: of any type.
+        chosen: as in `Table.select`.
+        run: the same rows, where the caller knows that they follow one another.
+    """
+    run = run or _run_of_rows(chosen)
+    if run is not None:
+        return column[run]
+    if _is_constant(column):
+        rows = int(np.count_nonzero(chosen)) if chosen.dtype == np.bool_ else len(chosen)
+        return np.broadcast_to(column[0], rows)
+    return np.asarray(column[chosen])
+
+
+def _run_of_rows(chosen: npt.NDArray[Any]) -> slice | None:
+    """Return the rows as a slice where they follow one another, as those of one file among several do."""
+    if not len(chosen):
+        return None
     if chosen.dtype == np.bool_:
-        return bool(chosen.all())
-    in_order = len(chosen) == rows and rows > 0 and int(chosen[0]) == 0 and int(chosen[-1]) == rows - 1
-    return in_order and bool((chosen[1:] > chosen[:-1]).all())
+        first, stop = int(chosen.argmax()), len(chosen) - int(chosen[::-1].argmax())
+        return slice(first, stop) if bool(chosen[first:stop].all()) else None
+    first, stop = int(chosen[0]), int(chosen[-1]) + 1
+    in_order = first >= 0 and stop - first == len(chosen) and bool((chosen[1:] > chosen[:-1]).all())
+    return slice(first, stop) if in_order else None
 
 
 @dataclass(frozen=True)
@@ -448,13 +472,34 @@ def _constant_column(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values
 
 
+def _is_constant(column: npt.NDArray[Any]) -> bool:
+    """Return True if the rows of a column share the memory of one."""
+    return len(column) > 1 and column.strides[0] == 0
+
+
+def change_values(
+    column: npt.NDArray[Any], change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
+    """Return a column with `change` of each value; one whose rows are all the same stays in the memory of one."""
+    if _is_constant(column):
+        return np.broadcast_to(change(column[:1])[0], column.shape)
+    return change(column)
+
+
 def joined(tables: list[TableT]) -> TableT:
     """Return the rows of all tables, of the same type, after one another."""
     kind = type(tables[0])
     filled = [table for table in tables if len(table)]
     if len(filled) < 2:
         return filled[0] if filled else tables[0]
-    return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in filled]) for f in fields(kind)})
+    return kind(**{f.name: _joined_columns([getattr(t, f.name) for t in filled]) for f in fields(kind)})
+
+
+def _joined_columns(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    same = all(_is_constant(column) and column[0] == columns[0][0] for column in columns)
+    if same:
+        return np.broadcast_to(columns[0][0], sum(map(len, columns)))
+    return np.concatenate(columns)
 
 
 LONGEST_NAME = 16_384

@@ -55,8 +55,6 @@ def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
     # A tool that records no correlation of its kernels would seem to have lost them all.
     if len(kernels) and not (launched_by >= 0).any():
         return {}
-    keys = model.join_keys(calls.process, calls.correlation, kernels.process, kernels.correlation)
-    has_kernel = np.zeros(len(calls), dtype=bool) if keys is None else np.isin(*keys)
     launches = _matching_calls(trace, _LAUNCHES_KERNEL) & ~_calls_during_capture(trace)
     found = {}
     for process in distinct_values(calls.process[launches]).tolist():
@@ -66,9 +64,10 @@ def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
             mine &= calls.start <= _certain_run_time(kernels.end[own], calls.start[launched_by[own]])
         else:
             mine &= calls.start < _last_sync_begin(trace, process)
-        missing = mine & ~has_kernel
+        rows = np.flatnonzero(mine)
+        missing = rows[~np.isin(calls.correlation[rows], kernels.correlation[kernels.process == process])]
         # A runtime call and the driver's within it are one launch where they share their correlation.
-        launched, lost = (len(distinct_values(calls.correlation[chosen])) for chosen in (mine, missing))
+        launched, lost = (len(distinct_values(calls.correlation[chosen])) for chosen in (rows, missing))
         row = UnrecordedKernels(process, launched, lost, _threads_by_count(calls.thread[missing]))
         if row.missing >= FEWEST and row.missing_pct >= LEAST_PCT:
             found[process] = row

@@ -55,8 +55,7 @@ class DeviceTimeline:
     @functools.cached_property
     def launched_by(self) -> Ns:
         """Row of `trace.calls` for each of `ops`; -1 where unknown."""
-        every = self.trace.launched_by
-        return every if self.ops is self.trace.ops else every[self.rows]
+        return model.take_rows(self.trace.launched_by, self.rows)
 
     @functools.cached_property
     def is_nccl(self) -> npt.NDArray[np.bool_]:

@@ -43,14 +43,15 @@ def launching_operators(trace: model.Trace) -> Ns:
 
 def _find_launching_operators(trace: model.Trace) -> Ns:
     operators = Nesting(trace.host, np.flatnonzero(trace.host.kind == model.OPERATOR))
-    row = np.full(len(trace.ops), -1, dtype=np.int64)
     known = np.flatnonzero(trace.launched_by >= 0)
-    if len(operators) and len(known):
-        by, calls = trace.calls, distinct_values(trace.launched_by[known])
-        at = operators.innermost(by.process[calls], by.thread[calls], by.start[calls])
-        row_of = np.full(len(by), -1, dtype=np.int64)
-        row_of[calls] = np.where(at >= 0, operators.rows[at], -1)
-        row[known] = row_of[trace.launched_by[known]]
+    if not len(operators) or not len(known):
+        return np.broadcast_to(np.int64(-1), len(trace.ops))
+    by, calls = trace.calls, distinct_values(trace.launched_by[known])
+    at = operators.innermost(by.process[calls], by.thread[calls], by.start[calls])
+    row_of = np.full(len(by), -1, dtype=np.int64)
+    row_of[calls] = np.where(at >= 0, operators.rows[at], -1)
+    row = np.full(len(trace.ops), -1, dtype=np.int64)
+    row[known] = row_of[trace.launched_by[known]]
     return row
 
 

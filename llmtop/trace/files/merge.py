@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llmtop.format import duration
 from llmtop.trace import model
@@ -87,11 +89,15 @@ def _measured_offset(first: model.Trace, trace: model.Trace, shift: int, merged:
 
 
 def _shifted_table(table: model.Table, shift: int, number: Ns, apart: dict[int, int]) -> model.Table:
+
+    def renumbered(names: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(number[names], dtype=names.dtype)
+
     changed: dict[str, Ns] = {"start": table.start + shift}
     changed["end"] = np.where(table.end == model.OPEN, model.OPEN, table.end + shift)
     for field in _NAMED:
         if hasattr(table, field):
-            changed[field] = number[getattr(table, field)].astype(getattr(table, field).dtype)
+            changed[field] = model.change_values(getattr(table, field), renumbered)
     if hasattr(table, "process"):
-        changed["process"] = _with_numbers_apart(table.process, apart)
+        changed["process"] = model.change_values(table.process, lambda pids: _with_numbers_apart(pids, apart))
     return dataclasses.replace(table, **changed)
