@@ -22,15 +22,18 @@ def distinct_values(column: npt.NDArray[np.signedinteger]) -> Ns:
 def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ...]], Ns]:
     """Return the different combinations of the values of columns of equal length, ascending, and which each row
     has."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    values: list[Ns] = []
-    sizes: list[int] = []
-    for column in columns:
+    own, key = rank_values(columns[0])
+    if len(columns) == 1:
+        return [(value,) for value in own.tolist()], key
+    values, sizes = [own], [len(own)]
+    for column in columns[1:]:
         own, rank = rank_values(column)
         values.append(own)
         sizes.append(len(own))
         # Ranks are less than the number of rows, so three columns of two million rows fit into 64 bits.
-        key = key * max(len(own), 1) + rank
+        key *= max(len(own), 1)
+        key += rank
+        del rank  # for millions of rows, memory that is needed next
     found, which = rank_values(key)
     rows = []
     for number in found.tolist():

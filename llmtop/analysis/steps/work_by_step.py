@@ -15,6 +15,7 @@ from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.report.per_step import PerStep
 from llmtop.trace.groups import rank_values
 from llmtop.trace.intervals import Ns
+from llmtop.trace.model import take_rows
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,20 @@ class WorkSteps:
             group: for each of these rows a number, its group.
             took: how long each took, ns.
         """
-        number = self.number[rows]
-        inside = np.flatnonzero(number >= 0)
-        if not len(inside):
-            return {}
         steps, timelines = len(self.place), len(self.steps)
-        cells, which = rank_values(group[inside] * steps + number[inside])
+        # Work outside of whole steps, number -1, is counted like a step and left out then: no copy of all rows.
+        key = group * (steps + 1)
+        key += take_rows(self.number, rows)
+        key += 1
+        cells, which = rank_values(key)
         counts = np.bincount(which).astype(np.float64)
-        sums = np.bincount(which, weights=took[inside])
-        pairs, which = rank_values(cells // steps * timelines + self.place[cells % steps])
+        sums = np.bincount(which, weights=took)
+        inside = cells % (steps + 1) > 0
+        if not inside.any():
+            return {}
+        cells, counts, sums = cells[inside], counts[inside], sums[inside]
+        own, step = cells // (steps + 1), cells % (steps + 1) - 1
+        pairs, which = rank_values(own * timelines + self.place[step])
         of = self.steps[pairs % timelines]
         count = np.bincount(which, weights=counts) / of
         mean = np.bincount(which, weights=sums) / of
@@ -74,4 +80,4 @@ class WorkSteps:
             pairs.tolist(), count.tolist(), (mean / 1e9).tolist(), (deviation / 1e9).tolist(), strict=True
         ):
             found.setdefault(pair // timelines, []).append(PerStep(pair % timelines, *row))
-        return {own: tuple(rows_of) for own, rows_of in found.items()}
+        return {one: tuple(rows_of) for one, rows_of in found.items()}

@@ -16,6 +16,7 @@ from llmtop.trace.intervals import Ns
 _OF_XLA = ("hlo", "hlo_module", "hlo_category", "hlo_source")
 _NAMED = ("name", "full_name", "domain", "inputs", "collective", "place", "caller", *_OF_XLA)
 """Columns whose values are numbers of names."""
+_TABLES = ("ops", "calls", "ranges", "host", "off_cpu", "samples", "memory", "overhead")
 
 
 def merge(traces: list[model.Trace], source: str) -> model.Trace:
@@ -46,7 +47,7 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
         number = np.array([names.number(name) for name in trace.names], dtype=np.int64)
         if any(process + by in merged.file_of for process, by in apart.items()):
             windows.renumber_correlations(traces[:index], trace)
-        for field in ("ops", "calls", "ranges", "host", "off_cpu", "samples", "memory", "overhead"):
+        for field in _TABLES:
             parts.setdefault(field, []).append(_shifted_table(getattr(trace, field), shift, number, apart))
         merged.gpus |= trace.gpus
         merged.file_of = {process + by: index for process, by in apart.items()} | merged.file_of
@@ -60,8 +61,8 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
         merged.ranks += [one for one in ranks if one not in merged.ranks]
         merged.process_names |= {pid + apart.get(pid, 0): name for pid, name in trace.process_names.items()}
         merged.notes += [f"{trace.source}: {note}" for note in trace.notes]
-    for field, tables in parts.items():
-        setattr(merged, field, model.joined(tables))
+    for field in _TABLES:
+        setattr(merged, field, model.joined(parts.pop(field)))
     merged.names = names.all
     return merged
 
@@ -93,10 +94,13 @@ def _shifted_table(table: model.Table, shift: int, number: Ns, apart: dict[int, 
     def renumbered(names: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.asarray(number[names], dtype=names.dtype)
 
-    changed: dict[str, Ns] = {"start": table.start + shift}
-    changed["end"] = np.where(table.end == model.OPEN, model.OPEN, table.end + shift)
+    changed: dict[str, Ns] = {}
+    if shift:
+        changed["start"] = table.start + shift
+        changed["end"] = np.where(table.end == model.OPEN, model.OPEN, table.end + shift)
+    is_numbered_alike = np.array_equal(number, np.arange(len(number)))
     for field in _NAMED:
-        if hasattr(table, field):
+        if hasattr(table, field) and not is_numbered_alike:
             changed[field] = model.change_values(getattr(table, field), renumbered)
     if hasattr(table, "process"):
         changed["process"] = model.change_values(table.process, lambda pids: _with_numbers_apart(pids, apart))
