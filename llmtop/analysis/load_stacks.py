@@ -6,20 +6,20 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from llmtop.errors import UnusableInput
-from llmtop.loading.seen import LoaderSamples
 from llmtop.naming import file_names
 from llmtop.report.environment import stopped_early_of
-from llmtop.stacks.fold import fold
-from llmtop.stacks.model import ProcessStacks, StackReport, from_json
-from llmtop.stacks.samples import read_folded
-from llmtop.stacks.speedscope_file import SpeedscopeFile, Unit, read_speedscope
 from llmtop.system.inputs import DEFAULT, Limits, read_input
 from llmtop.trace.files.file_kind import examine
+
+if TYPE_CHECKING:  # every report asks first whether its file holds stacks: what reads them is loaded where it does
+    from llmtop.stacks.model import ProcessStacks, StackReport
+    from llmtop.stacks.speedscope_file import SpeedscopeFile, Unit
 
 ENDING = file_names.FOLDED_STACKS
 _RANK = re.compile(r"rank(\d+)\.folded$")
@@ -87,6 +87,8 @@ def _load_folder(folder: Path, limits: Limits) -> StackReport | None:
 
 def _read_written(path: Path, limits: Limits) -> StackReport | None:
     """Return a report on stacks; None where it is another one, or other JSON."""
+    from llmtop.stacks.model import from_json
+
     data = read_input(path, limits)
     try:
         opening = _opening.decode(data)
@@ -98,6 +100,9 @@ def _read_written(path: Path, limits: Limits) -> StackReport | None:
 
 
 def _read_stacks(data: bytes, what: str) -> SpeedscopeFile:
+    from llmtop.stacks.samples import read_folded
+    from llmtop.stacks.speedscope_file import SpeedscopeFile, read_speedscope
+
     if data.lstrip()[:1] == b"{":
         return read_speedscope(data, what)
     stacks = read_folded(data.decode(errors="replace"), what)
@@ -111,7 +116,10 @@ def _counted_in(process: ProcessStacks, unit: Unit) -> ProcessStacks:
 
 
 def _load_folded(files: list[Path], source: Path, limits: Limits) -> StackReport:
-    from llmtop.loading.cost import decide  # every report asks first whether its file holds stacks
+    from llmtop.loading.cost import decide
+    from llmtop.loading.seen import LoaderSamples
+    from llmtop.stacks.fold import fold
+    from llmtop.stacks.model import StackReport
 
     processes: list[ProcessStacks] = []
     loading = {}
