@@ -50,6 +50,8 @@ _CHEAP: Final = re.compile(
     r"INSTRUMENTED_(?:LINE|INSTRUCTION|RESUME|RETURN_.*|POP_JUMP.*)|" + _NUMBERS.pattern
 )
 """Instructions that take no time worth a line, whatever their operands are."""
+_ATTRIBUTES: Final = re.compile(r"LOAD_ATTR(?:_ADAPTIVE|_PROPERTY|_GETATTRIBUTE_OVERRIDDEN)?")
+"""Loads of an attribute that may run code of its class: a property, `__getattr__`. Those of a known kind do not."""
 _STORES: Final = re.compile(r"STORE_(?:FAST|NAME|GLOBAL|DEREF).*")
 """These free what they replace; a number in the place of a number costs nothing."""
 
@@ -195,7 +197,7 @@ class _Flow:
                 stops = kind != "cheap" and not is_start
                 if kind == "c" and not is_start:
                     continue
-            elif not _CHEAP.fullmatch(name) and not self._stores_a_number(here):
+            elif _ATTRIBUTES.fullmatch(name) or not (_CHEAP.fullmatch(name) or self._stores_a_number(here)):
                 likely.add(here)
             passed.add(here)
             if not stops:
