@@ -51,7 +51,7 @@ _CHEAP: Final = re.compile(
 )
 """Instructions that take no time worth a line, whatever their operands are."""
 _ATTRIBUTES: Final = re.compile(r"LOAD_ATTR(?:_ADAPTIVE|_PROPERTY|_GETATTRIBUTE_OVERRIDDEN)?")
-"""Loads of an attribute that may run code of its class: a property, `__getattr__`. Those of a known kind do not."""
+"""Loads of an attribute that may run code of its class: a property, `__getattr__`. Known kinds do not."""
 _STORES: Final = re.compile(r"STORE_(?:FAST|NAME|GLOBAL|DEREF).*")
 """These free what they replace; a number in the place of a number costs nothing."""
 
