@@ -323,9 +323,8 @@ class DeviceSampler:
                 self._pcie_thread.stop()
             return {**values, "pcie_source": "gpm"}
         now = time.monotonic()
-        if (
-            now - self._counted_at >= APART_SECONDS
-        ):  # GPM has nothing new before: each new GPU begins the rounds anew
+        # GPM has nothing new before, and each new GPU begins the rounds anew.
+        if now - self._counted_at >= APART_SECONDS:
             self._counted_at = now
             self._rounds_without_pcie += 1
         if self._gpm_supported is False or self._rounds_without_pcie >= GPM_PATIENCE:

@@ -495,7 +495,7 @@ def memory() -> dict[str, int]:
 def cpu_ticks() -> dict[bytes, tuple[int, int]]:
     """Return, by CPU that is online ("cpu0"), the clock ticks since boot: without work, and all.
 
-    psutil gives the same with an object for each CPU: on a host of 200 that takes ten times as long.
+    psutil gives the same with an object for each CPU: 0.76 ms for 200 CPUs, of which this takes 0.24.
 
     Raises:
         OSError: this user may not read them.

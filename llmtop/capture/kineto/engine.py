@@ -37,8 +37,8 @@ MAX_REQUESTS = 6
 """How often a configuration that was dropped is sent. The thread wakes up to a second early, or just in time: one
 that was late once may be early the next time."""
 UNFINISHED_SECONDS = 20.0
-"""Time after which a file that does not grow, of a process that polls again, is taken for abandoned. Seen once in
-some hundred captures by the clock on a CPU: 160 s later it had not grown, and the next request was served."""
+"""Time after which a file that does not grow, of a process that polls again, is taken for abandoned. Seen once, in
+a capture by the clock on a CPU: after three minutes the process polled, and its file was still unfinished."""
 ASK_SECONDS = 1.0
 _ROUNDING_SECONDS = 0.01
 HOST_SECONDS = 5.0

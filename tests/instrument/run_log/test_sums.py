@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -24,12 +25,16 @@ def _row(number: int) -> tuple[Any, ...]:
     return number, begun, host, None if number == 0 else 1000 * MS, tokens, None, phases
 
 
+def _sums(rows: Sequence[tuple[Any, ...]], at_once: int) -> Sums:
+    sums = Sums(0.0, OFFSET / 1e9)
+    for place in range(0, len(rows), at_once):
+        sums.add(rows[place : place + at_once], OFFSET)
+    return sums
+
+
 @pytest.mark.parametrize("at_once", [1, 7, 64, STEPS])
 def test_steps_add_up_however_many_come_at_once(at_once: int) -> None:
-    rows = [_row(number) for number in range(STEPS)]
-    sums = Sums(0.0, OFFSET / 1e9)
-    for place in range(0, STEPS, at_once):
-        sums.add(rows[place : place + at_once], OFFSET)
+    sums = _sums([_row(number) for number in range(STEPS)], at_once)
     found = sums.sums()
     assert (found.steps, found.intervals, found.first_index, found.last_index) == (STEPS, STEPS - 1, 0, STEPS - 1)
     assert found.tokens == 64 * STEPS / 2
@@ -53,11 +58,7 @@ def test_steps_add_up_however_many_come_at_once(at_once: int) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 64])
 def test_the_first_steps_and_those_that_save_are_kept_in_full(at_once: int) -> None:
-    rows = [_row(number) for number in range(STEPS)]
-    sums = Sums(0.0, OFFSET / 1e9)
-    for place in range(0, STEPS, at_once):
-        sums.add(rows[place : place + at_once], OFFSET)
-    kept = sums.take_kept()
+    kept = _sums([_row(number) for number in range(STEPS)], at_once).take_kept()
     assert kept is not None
     by_number = {row[0]: reason for row, reason in zip(kept.steps, kept.reasons, strict=True)}
     assert by_number == {**dict.fromkeys(range(FIRST_STEPS), "first"), SAVING: "checkpoint"}
@@ -65,9 +66,7 @@ def test_the_first_steps_and_those_that_save_are_kept_in_full(at_once: int) -> N
 
 def test_a_long_step_between_short_ones_is_kept_in_full() -> None:
     rows = [(*_row(number)[:1], OFFSET + number * 3 * MS, *_row(number)[2:]) for number in range(LONG + 1)]
-    sums = Sums(0.0, OFFSET / 1e9)
-    for place in range(0, LONG + 1, 64):
-        sums.add(rows[place : place + 64], OFFSET)
+    sums = _sums(rows, 64)
     kept = sums.take_kept()
     assert kept is not None
     assert (kept.steps[-1][0], kept.reasons[-1]) == (LONG, "long")

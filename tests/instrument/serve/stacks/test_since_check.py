@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import re
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -119,6 +121,35 @@ def test_the_line_lies_in_what_ran_since_the_check_before(name: str, tmp_path: P
     (first, last), times = found.most_common(1)[0]
     assert times > sum(found.values()) / 2
     assert first <= line_of(name) <= last < first + MAX_LINES
+
+
+PROPERTY = """
+class Holder:
+    @property
+    def table(self):
+        return {"a": 1}
+def short():
+    return 1
+def loop(steps):
+    holder, step = Holder(), 0
+    while step < steps:
+        short()
+        one = holder.table["a"]         # property
+        step += 1
+"""
+
+
+def test_the_line_that_reads_a_property_belongs_to_what_ran() -> None:
+    space: dict[str, Any] = {}
+    exec(PROPERTY, space)
+    for _ in range(20):  # until Python has specialized the instructions
+        space["loop"](50)
+    code = space["loop"].__code__
+    backward = [one.offset for one in dis.get_instructions(code) if "JUMP_BACKWARD" in one.opname]
+    lines = SinceCheck().lines([Place(code, backward[-1])])
+    place = next(at for at, line in enumerate(PROPERTY.splitlines(), 1) if line.endswith("# property"))
+    assert lines is not None
+    assert lines.first <= place <= lines.last < lines.first + MAX_LINES
 
 
 def test_a_wide_range_is_not_reported(tmp_path: Path) -> None:
