@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -72,7 +73,7 @@ CHECKS: Final = (
         ("collectors/gpu_busy.py", "llmtop/model/bottlenecks.py"),
         ("healthy", "deep", "layers", "starved", "graphs", "shared"),
     ),
-    Check("memory", 150, ("llmtop/memory", "llmtop/instrument/control/allocator_snapshot.py")),
+    Check("memory", 240, ("llmtop/memory", "llmtop/instrument/control/allocator_snapshot.py")),
     Check("operators", 60, ("llmtop/analysis/work",)),
     Check("ops", 150, ("llmtop/instrument/control/op_ranges.py", "llmtop/trace/nsys"), ("--out", "{out}")),
     Check("inference", 150, ("llmtop/instrument/auto/inference",), ("--seconds", "10")),
@@ -152,7 +153,9 @@ def slices(checks: list[Check], seconds: float) -> list[list[Check]]:
     return found
 
 
-def run(check: Check, hardware: str, commit: str, seconds: float, *, is_dry: bool) -> Row:
+def run(
+    check: Check, hardware: str, commit: str, seconds: float, *, is_dry: bool, kept: Path | None = None
+) -> Row:
     """Run a check and judge it by its exit code and the `ok` of what it prints.
 
     Args:
@@ -161,40 +164,38 @@ def run(check: Check, hardware: str, commit: str, seconds: float, *, is_dry: boo
         commit: the hash of the code.
         seconds: after which it is ended, and has failed.
         is_dry: only import it.
+        kept: a folder for what it prints, in a file NAME.txt; None keeps nothing.
     """
     module = f"tests.gpu.check_{check.name}"
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         arguments = [one.replace("{out}", f"{folder}/out") for one in check.arguments]
         command = [sys.executable, "-c", f"import {module} as check; assert callable(check.main)"]
         if not is_dry:
             command = [sys.executable, "-m", module, *arguments]
+        printed = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+        if kept is not None:  # written as it comes: the machine may be taken away before the check ends
+            printed = stack.enter_context((kept / f"{check.name}.txt").open("w+", errors="replace"))
         try:
             done = subprocess.run(
-                command,
-                cwd=REPOSITORY,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=seconds,
+                command, cwd=REPOSITORY, stdout=printed, stderr=subprocess.STDOUT, check=False, timeout=seconds
             )
-            result = (
-                "imported"
-                if is_dry and done.returncode == 0
-                else judged(done.returncode, done.stdout, done.stderr)
-            )
+            code = done.returncode
         except subprocess.TimeoutExpired:
             result = f"failed: not done within {seconds:.0f} s"
+        else:
+            printed.seek(0)
+            result = "imported" if is_dry and code == 0 else judged(code, printed.read())
     return Row(datetime.date.today().isoformat(), hardware, commit[:12], check.name, result)
 
 
-def judged(code: int, output: str, errors: str) -> str:
+def judged(code: int, output: str) -> str:
     """Return the result of a check in one cell of a table."""
     oks = re.findall(r'"ok": (true|false)', output)
     counted = f"{oks.count('true')} of {len(oks)} as planted" if oks else "as expected"
     if code == 0:
         return counted
-    last = (errors or output).strip().splitlines()[-1:] or ["no output"]
+    last = output.strip().splitlines()[-1:] or ["no output"]
     text = f"failed (exit code {code}): {counted + ', ' if oks else ''}{last[0]}"
     return re.sub(r"[|\s]+", " ", text)[:RESULT_CHARACTERS]
 
@@ -224,7 +225,14 @@ def _run_slice(
         if (check.gpus > gpus and not options.dry_run) or check.seconds > left:
             is_done = False
             continue
-        row = run(check, hardware, options.commit or checkout.commit(), left, is_dry=options.dry_run)
+        row = run(
+            check,
+            hardware,
+            options.commit or checkout.commit(),
+            left,
+            is_dry=options.dry_run,
+            kept=options.out and options.out.parent,
+        )
         rows.append(row)
         print(json.dumps(asdict(row)), flush=True)
         if options.out:
@@ -258,7 +266,11 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="only import the checks, and print the table")
     parser.add_argument("--checks", nargs="+", choices=[one.name for one in CHECKS], metavar="NAME")
     parser.add_argument("--commit", help="default: that of the checkout")
-    parser.add_argument("--out", type=Path, help="append the rows to this file, and leave the document alone")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="append the rows to this file, and what each check prints to NAME.txt beside it; the document stays",
+    )
     parser.add_argument("--table", nargs="+", type=Path, metavar="FILE", help="write the rows of these files")
     options = parser.parse_args()
     text = DOCUMENT.read_text()

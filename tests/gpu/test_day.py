@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -61,14 +62,21 @@ def test_slices_keep_the_order_and_their_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "output", "errors", "result"),
+    ("code", "output", "result"),
     [
-        (0, '{"ok": true}\n{"ok": true}\n', "", "2 of 2 as planted"),
-        (0, "{}", "", "as expected"),
-        (1, '{"ok": true}\n{"ok": false}\n', "", 'failed (exit code 1): 1 of 2 as planted, {"ok": false}'),
-        (2, "", "Traceback\nValueError: a | b\n", "failed (exit code 2): ValueError: a b"),
-        (-9, "", "", "failed (exit code -9): no output"),
+        (0, '{"ok": true}\n{"ok": true}\n', "2 of 2 as planted"),
+        (0, "{}", "as expected"),
+        (1, '{"ok": true}\n{"ok": false}\n', 'failed (exit code 1): 1 of 2 as planted, {"ok": false}'),
+        (2, "Traceback\nValueError: a | b\n", "failed (exit code 2): ValueError: a b"),
+        (-9, "", "failed (exit code -9): no output"),
     ],
 )
-def test_a_result_is_one_cell(code: int, output: str, errors: str, result: str) -> None:
-    assert judged(code, output, errors) == result
+def test_a_result_is_one_cell(code: int, output: str, result: str) -> None:
+    assert judged(code, output) == result
+
+
+def test_what_a_check_prints_is_kept(tmp_path: Path) -> None:
+    check = Check("day_does_not_exist", 60.0, ())
+    row = day.run(check, "no GPU", "abc", 60.0, is_dry=False, kept=tmp_path)
+    assert row.result.startswith("failed (exit code 1): ")
+    assert "No module named" in (tmp_path / "day_does_not_exist.txt").read_text()
