@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow, length_class
-from collectors.trainings.step_window import CountedStep, StepWindow
+from collectors.trainings.step_window import LEAST_STEPS, CountedStep, StepWindow
 from llmtop.model.snapshot import Change, RareSteps, Step, Window
+from llmtop.model.stall_thresholds import QUIET_S, stall_seconds
 from llmtop.order_statistics import percentile
 from llmtop.step_history.step_changes import StepChanges
 from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder, request_latency
@@ -43,6 +44,8 @@ class StepFigures:
         self._recent = StepWindow()
         self._long = (LongWindow("5 min", MINUTES_SECONDS), LongWindow("run")) if self._with_long_windows else ()
         self._changes = StepChanges()
+        self._steps_since_stall: int | None = None
+        """Whole steps after a stall that is still in the recent window; None without one."""
         self.last_seconds: float | None = None
         """Duration of the last whole step, from start to start, warm-up or not; of the last request."""
 
@@ -127,13 +130,30 @@ class StepFigures:
             return
         outside = whole.outside if whole.step.phases else None
         counted = CountedStep(whole.step, whole.seconds, whole.seconds, outside)
-        self._recent.add(counted)
+        self._leave_stall_behind(counted)
         if self._long:
             place = length_class(counted.length)
             for window in self._long:
                 window.add(counted, place)
         if self._changes.add(whole):
             self._recent.drop_before(self._changes.level_since or 0)
+
+    def _leave_stall_behind(self, counted: CountedStep) -> None:
+        """Take a step into the recent window, from which a stall goes once `LEAST_STEPS` steps have followed.
+
+        Else the means of steps of 100 ms would be those of a stall of 20 s for 15 s after its end.
+        """
+        recent = self._recent
+        if self._steps_since_stall is not None:
+            self._steps_since_stall += 1
+        if counted.length >= QUIET_S and len(recent) >= LEAST_STEPS:
+            rare = None if self._changes.rare is None else self._changes.rare.seconds
+            if counted.length >= stall_seconds(percentile(recent.lengths(), 95) or 0.0, rare):
+                self._steps_since_stall = 0
+        recent.add(counted)
+        if self._steps_since_stall == LEAST_STEPS:
+            recent.keep_newest(LEAST_STEPS)
+            self._steps_since_stall = None
 
     def _recent_figures(self) -> dict[str, Any]:
         recent, sums = self._recent, self._recent.sums

@@ -243,6 +243,11 @@ class StepWindow:
         while self._blocks and (last := self._blocks[0].last) is not None and last.index < first:
             self._drop()
 
+    def keep_newest(self, number: int) -> None:
+        """Drop the steps before the last `number`, as far as whole blocks are older."""
+        while self._blocks and len(self) - len(self._blocks[0].lengths) >= number:
+            self._drop()
+
     def clear(self) -> None:
         """Drop all data."""
         while self._blocks:

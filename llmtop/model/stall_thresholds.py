@@ -17,3 +17,17 @@ the median step)."""
 def quiet_seconds(usual: float) -> float:
     """Return the seconds without a step after which a training with steps of `usual` seconds is quiet."""
     return max(QUIET_S, QUIET_STEPS * usual)
+
+
+RARE_TIMES = 1.5
+"""Multiple of the rare long steps, a checkpoint for example, up to which a step is one of them."""
+
+
+def stall_seconds(usual: float, rare: float | None) -> float:
+    """Return the seconds from which a step, or the time since the last one, is a stall.
+
+    Args:
+        usual: the 95th percentile of the steps in seconds.
+        rare: what the rare long steps take in seconds; None where there are none.
+    """
+    return max(quiet_seconds(usual), RARE_TIMES * (rare or 0.0))

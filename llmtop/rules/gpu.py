@@ -9,6 +9,7 @@ from llmtop import format as fmt
 from llmtop.hardware import clock_events
 from llmtop.hardware.gpu_errors import is_program_error, severity_of
 from llmtop.model.severity import Severity
+from llmtop.model.snapshot import Gpu
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack_advice
 from llmtop.rules.state.gpu import WINDOW_SECONDS, GpuState
@@ -46,6 +47,35 @@ def is_busy_but_idle(gpu: GpuState, is_raised: bool = False) -> bool:
     if gpu.gpu.activity_source == "dcgm":  # it may be of before what runs now: the driver's own word must agree
         return low and gpu.mem_util_pct is not None and gpu.mem_util_pct < _threshold(MEM_UTIL_LOW, is_raised)
     return low
+
+
+def values_missing_for_low_power(gpu: Gpu) -> tuple[str, ...]:
+    """Return the names of the absent values without which a kernel that spins on a GPU is not recognized.
+
+    Args:
+        gpu: as the driver describes it now.
+
+    Returns:
+        Nothing where the present values decide: `LOW_POWER_FULL_UTIL` holds, or cannot hold whatever the absent
+        ones are.
+    """
+    util, power, limit, sm = gpu.util_pct, gpu.power_watts, gpu.power_limit_watts, gpu.sm_active_pct
+    witnesses = (
+        ((gpu.mem_util_pct, MEM_UTIL_LOW),) if sm is None else ((sm, SM_LOW), (gpu.dram_active_pct, DRAM_LOW))
+    )
+    if util is not None and util < UTIL_FULL[0]:
+        return ()
+    if power is not None and limit and 100.0 * power / limit >= POWER_LOW[0]:
+        return ()
+    if any(value is not None and value >= low[0] for value, low in witnesses):
+        return ()
+    missing = {
+        "utilization": util is None,
+        "power": power is None,
+        "power limit": power is not None and not limit,
+        "SM activity": sm is None and gpu.mem_util_pct is None,
+    }
+    return tuple(name for name, is_missing in missing.items() if is_missing)
 
 
 def _low_power_alert(gpu: GpuState) -> AlertText:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
-from llmtop.model.snapshot import Alert, Rank, Snapshot
+from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
 from tui.core import keys
 from tui.paint import alert_style
-from tui.paint.rows import CellTheme, Row, clip
+from tui.paint.rows import CellTheme, Row, clip, elapsed
 from tui.panes import phase_bars
 from tui.state import process_ref
+from tui.state.stalled import stalled_seconds
 from tui.state.view import View
 
 _CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")
@@ -103,6 +104,10 @@ def _no_alert_advice(view: View) -> str:
         )
     if rank.state != "running" or rank.step_seconds_p50 is None:
         return _unjudged_gpu(view)
+    silent = None if view.snapshot is None else stalled_seconds(rank, view.snapshot.time)
+    if silent is not None:
+        stacks = "" if view.replay else "; press s for the Python stacks"
+        return f"no step for {elapsed(silent)}, cause unknown{stacks}"
     can = not view.replay or view.demo
     capture = "; press c to profile a few steps" if can else ""
     if rank.window_seconds is not None and rank.window_seconds < JUDGED_SECONDS:
@@ -115,37 +120,67 @@ def _no_alert_advice(view: View) -> str:
 
 
 def _unjudged_gpu(view: View) -> str:
-    """Return the power of the GPU in MIG mode that draws the least of its limit, while something runs on it and
-    that is little; else "".
+    """Return what is known of a GPU in use on which a kernel may spin unseen, and which values its driver does not
+    give; "" without such a GPU.
 
-    NVML has no utilization of a GPU in MIG mode, and no power of an instance: whether such a GPU waits for work
-    or a kernel spins on it is unknown.
+    NVML has no utilization of a GPU in MIG mode, and no power of an instance; other drivers give no power limit,
+    no power, or no utilization.
     """
     from llmtop.rules.gpu import (
-        POWER_LOW,
+        values_missing_for_low_power,
     )  # at start the configuration that its thresholds are of is not yet known
 
     snapshot = view.snapshot
     if snapshot is None:
         return ""
     parents = {gpu.uuid: gpu.mig_parent_uuid for gpu in snapshot.gpus}
-    users = [rank.gpu_uuid for rank in snapshot.ranks if rank.state != "gone"]
-    users += [process.gpu_uuid for process in snapshot.processes]
-    used = {parents.get(uuid) or uuid for uuid in users if uuid is not None}
-    low = [
-        (gpu.power_watts / gpu.power_limit_watts, gpu)
+    used = _uuids_in_use(snapshot, parents)
+    active = {gpu.uuid: gpu.sm_active_pct or 0.0 for gpu in snapshot.gpus}
+    found = [
+        (gpu, missing)
         for gpu in view.gpus()
-        if gpu.uuid in used and gpu.uuid in parents.values() and gpu.util_pct is None
-        if gpu.power_watts is not None and gpu.power_limit_watts
+        if gpu.uuid in used or (gpu.util_pct or 0.0) >= _USED_PCT
+        if active.get(gpu.mig_parent_uuid or "", 0.0) < _NO_INSTANCE_IDLE_PCT
+        if (missing := values_missing_for_low_power(gpu))
     ]
-    share, gpu = min(low, key=lambda pair: pair[0], default=(1.0, None))
-    if gpu is None or 100 * share >= POWER_LOW[0]:
+    if not found:
         return ""
-    power = f"{fmt.number(gpu.power_watts)} of {fmt.watts(gpu.power_limit_watts)}"
-    said = f"not judged: {power} on MIG GPU {view.gpu_label(gpu)}"
+    gpu, missing = min(found, key=lambda one: (one[0].mig_parent_uuid is not None, _power_share(one[0])))
+    part, whole = gpu.mig_parent_uuid is not None, gpu.uuid in parents.values()
+    name = f"{'MIG ' * (part or whole)}{'instance' if part else 'GPU'} {view.gpu_label(gpu)}"
+    known = [fmt.watts(gpu.power_watts)] if gpu.power_watts is not None else []
+    if gpu.power_watts is not None and gpu.power_limit_watts:
+        known = [f"{fmt.number(gpu.power_watts)} of {fmt.watts(gpu.power_limit_watts)}"]
+    if gpu.util_pct is not None:
+        known.append(f"{fmt.percent_text(gpu.util_pct)} util")
+    said = f"not judged: {' at '.join(known)} on {name}" if known else f"not judged: {name}"
     if gpu.sm_active_pct is not None:
         said += f", SM active {fmt.percent_text(gpu.sm_active_pct)}"
-    return f"{said}; the driver gives no utilization in MIG mode"
+    where = " in MIG mode" if whole else " of a MIG instance" if part else ""
+    return f"{said}; the driver gives no {' and no '.join(missing)}{where}"
+
+
+def _uuids_in_use(snapshot: Snapshot, parents: Mapping[str, str | None]) -> set[str]:
+    """Return the GPUs that a process uses, and the parents of such MIG instances.
+
+    An instance of which the only users are trainings that make steps is left out: a kernel that spins would hold
+    them up.
+    """
+    steps = {
+        rank.pid
+        for rank in snapshot.ranks
+        if rank.state == "running" and rank.step is not None and stalled_seconds(rank, snapshot.time) is None
+    }
+    users = [(rank.pid, rank.gpu_uuid) for rank in snapshot.ranks if rank.state != "gone"]
+    users += [(process.pid, process.gpu_uuid) for process in snapshot.processes]
+    used = {uuid for pid, uuid in users if uuid is not None and not (parents.get(uuid) and pid in steps)}
+    return used | {parent for _, uuid in users if uuid is not None and (parent := parents.get(uuid))}
+
+
+def _power_share(gpu: Gpu) -> float:
+    """Return power as a share of the limit; 1 where either is unknown."""
+    limit = gpu.power_limit_watts
+    return gpu.power_watts / limit if gpu.power_watts is not None and limit else 1.0
 
 
 def _untold(rank: Rank, view: View) -> str:
@@ -161,6 +196,10 @@ def _untold(rank: Rank, view: View) -> str:
     return ""
 
 
+_USED_PCT = 95.0
+"""Utilization from which some process must use a GPU fully, even if none is listed."""
+_NO_INSTANCE_IDLE_PCT = 100.0 * (1 - 1 / 7)
+"""SM activity of a GPU in MIG mode from which no instance can be idle: the smallest has a seventh of the SMs."""
 JUDGED_SECONDS = 5.0
 """Rules judge steps of some seconds; before that nothing is said to be well."""
 IDLE_PCT = 30.0

@@ -607,7 +607,7 @@ def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellT
     if rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim, "gone": palette.dim}
         return rank.state.upper(), inks.get(rank.state, palette.warning)
-    word = standing_word(rank, theme)
+    word = standing_word(rank, frame.snapshot.time, theme)
     whose = "" if gpu is None else fmt.printable(ownership.owner_text(gpu.uuid, frame.snapshot))
     if open_collective(rank) is not None or whose:
         # Whose the GPU is has room only beside a short word.

@@ -361,7 +361,7 @@ def _line(table: _RankTableFrame, rank: Rank, alert: Alert | None) -> Row:
     elif rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim}
         row.add(rank.state.upper(), inks.get(rank.state, palette.warning))
-    elif word := standing_word(rank, theme):
+    elif word := standing_word(rank, table.context.now, theme):
         row.add(word, palette.dim if rank.step is None else palette.warning)
     elif rank.lost:
         row.add(f"{fmt.count(rank.lost)} steps not received", palette.dim)

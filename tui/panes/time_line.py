@@ -27,7 +27,7 @@ from tui.series.phase_history import PhaseHistory
 from tui.series.series_store import Cells
 from tui.state.history import History, Name, key_of
 from tui.state.past_rows import METRICS_OF_A_RANK
-from tui.state.stalled import is_still, stalled_seconds, still_pids
+from tui.state.stalled import is_still, still_pids
 from tui.state.view import View
 
 LABEL = 16
@@ -231,8 +231,7 @@ def _rates(view: View, rank: Rank) -> list[_Line]:
     job = view.job_of(rank)
     snapshot = view.snapshot
     still = frozenset[int]() if snapshot is None else still_pids(snapshot)
-    stands = snapshot is not None and stalled_seconds(rank, snapshot.time) is not None
-    stands = stands or rank.pid in still or (job is not None and is_still(job, still))
+    stands = rank.pid in still or (job is not None and is_still(job, still))
     if job is not None and job.tokens_per_s is not None and job.ranks_seen > 1:
         return [
             _Line(

@@ -6,8 +6,8 @@ from llmtop import format as fmt
 from llmtop.model import ownership
 from llmtop.model.jobs import NAME_SEPARATOR
 from llmtop.model.snapshot import Gpu, Job, Rank
-from tui.paint.rows import CellTheme
-from tui.state.stalled import open_collective
+from tui.paint.rows import CellTheme, elapsed
+from tui.state.stalled import open_collective, stalled_seconds
 from tui.state.view import View
 
 
@@ -32,13 +32,22 @@ def users(gpu: Gpu, view: View, theme: CellTheme) -> str:
     return dot.join(parts)
 
 
-def standing_word(rank: Rank, theme: CellTheme) -> str:
-    """Return why a running rank makes no steps, by what the rank itself reports; "" while it makes some."""
+def standing_word(rank: Rank, now: float, theme: CellTheme) -> str:
+    """Return why, or for how long, a running rank makes no steps, by what it reports; "" while it makes some.
+
+    Args:
+        rank: its state is "running".
+        now: unix time of the snapshot.
+        theme: glyphs of this terminal.
+    """
     stuck = open_collective(rank)
     if stuck is not None:
         name = (stuck.operation or "").rpartition(":")[2]  # "nccl:all_reduce"
         return f"waits {theme.glyphs.dot} {fmt.printable(name) or 'a collective'}"
-    return f"no {rank.kind} yet" if rank.step is None else ""
+    if rank.step is None:
+        return f"no {rank.kind} yet"
+    silent = stalled_seconds(rank, now)
+    return "" if silent is None else f"no step for {elapsed(silent)}"
 
 
 def job_and_ranks(job: Job) -> tuple[str, str]:

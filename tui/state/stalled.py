@@ -6,23 +6,22 @@ from typing import Final
 
 from llmtop.model.bottlenecks import AlertId
 from llmtop.model.snapshot import CollectiveCount, Job, Rank, Snapshot
-from llmtop.model.stall_thresholds import quiet_seconds
+from llmtop.model.stall_thresholds import stall_seconds
 
 _NO_STEPS: Final[tuple[AlertId, ...]] = ("stalled", "hung_collective")
-# The training checks its collectives against the median step. Here rates leave the screen, which must
-# not flicker with slow steps: so this compares with p95, and a checkpoint does not count.
-_RARE = 1.5
-"""Multiple of the rare long steps."""
 
 
 def stalled_seconds(rank: Rank, now: float) -> float | None:
-    """Return the seconds since the last step if they are long for this rank; None if not, or if unknown."""
+    """Return the seconds since the last step if they are long for this rank; None if not, or if unknown.
+
+    The training checks its collectives against the median step. Here rates leave the screen, which must not
+    flicker with slow steps: so this compares with p95, and a checkpoint does not count.
+    """
     if rank.last_step_at is None or rank.kind != "step" or rank.state == "gone":
         return None
-    usual = quiet_seconds(rank.step_seconds_p95 or 0.0)
-    rare = 0.0 if rank.rare is None else _RARE * rank.rare.seconds
     silent = now - rank.last_step_at
-    return silent if silent >= max(usual, rare) else None
+    rare = None if rank.rare is None else rank.rare.seconds
+    return silent if silent >= stall_seconds(rank.step_seconds_p95 or 0.0, rare) else None
 
 
 def open_collective(rank: Rank) -> CollectiveCount | None:
@@ -33,7 +32,8 @@ def open_collective(rank: Rank) -> CollectiveCount | None:
 
 
 def still_pids(snapshot: Snapshot) -> frozenset[int]:
-    """Return the processes that run no step now by their state, an open collective, or an alert.
+    """Return the processes that run no step now by their state, an open collective, an alert, or the time since
+    the last step.
 
     Beside such a state, tokens per second or an idle share of earlier steps would contradict it.
     """
@@ -44,6 +44,7 @@ def still_pids(snapshot: Snapshot) -> frozenset[int]:
         if one.state != "running"
         or not accused.isdisjoint((one.pid, one.gpu_uuid))
         or open_collective(one) is not None
+        or stalled_seconds(one, snapshot.time) is not None
     )
 
 

@@ -49,6 +49,33 @@ def test_a_step_is_from_start_to_start_and_what_no_phase_covers_is_outside() -> 
     assert sum(phase.host_seconds for phase in told["phases"]) + told["outside_seconds"] == pytest.approx(0.04)
 
 
+@pytest.mark.parametrize(("stall", "left_out"), [(20.0, True), (6.0, True), (4.0, False)])
+def test_five_steps_after_a_stall_figures_are_of_the_steps_after_it(stall: float, left_out: bool) -> None:
+    """A stall is from 5 s on, as the screen reports it while it lasts."""
+    lengths = [0.1] * 300 + [stall] + [0.12] * 5
+    before, after = fed(steps_of(lengths[:-1])).figures(), fed(steps_of(lengths, tokens=1024)).figures()
+    assert before["step_seconds_mean"] > 0.12, "four steps are too few"
+    assert (after["step_seconds_mean"] == pytest.approx(0.12)) is left_out
+    assert (after["phases"][0].host_seconds == pytest.approx(0.06)) is left_out
+    assert (after["tokens_per_s"] == pytest.approx(1024 / 0.12)) is left_out
+    minutes = next(one for one in after["windows"] if one.name == "5 min")
+    assert minutes.seconds == pytest.approx(sum(lengths)), "the longer windows have all of it"
+
+
+def test_long_steps_that_come_again_and_again_stay_in_the_figures() -> None:
+    lengths = ([0.1] * 199 + [8.0]) * 4
+    told = fed(steps_of(lengths)).figures()
+    assert told["rare"].seconds == pytest.approx(8.0)
+    more = [*lengths, *[0.1] * 20]
+    assert fed(steps_of(more)).figures()["step_seconds_mean"] > 0.2, "the last 8 s step is within 15 s"
+
+
+def test_steps_that_are_long_from_now_on_are_no_stall() -> None:
+    told = fed(steps_of([0.1] * 300 + [30.0] * 6)).figures()
+    assert told["step_seconds_mean"] == pytest.approx(30.0)
+    assert told["window_steps"] >= LEAST_STEPS
+
+
 def test_the_newest_step_counts_when_the_next_has_begun() -> None:
     assert fed(steps_of([0.1])[:1]).figures() == {}
     assert fed(steps_of([0.1])).figures()["window_steps"] == 1

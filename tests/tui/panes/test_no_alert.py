@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -44,6 +45,75 @@ def test_a_gpu_in_mig_mode_without_a_user_or_with_much_power_is_no_matter() -> N
     idle = replace(low("none"), processes=())
     assert "not judged:" not in first_line(idle, (80, 24))
     assert "steps are not judged" in first_line(idle, (80, 24))
+
+
+ABSENT: tuple[tuple[dict[str, Any], str], ...] = (
+    (
+        {"power_limit_watts": None},
+        "not judged: 119 W at 100 % util on GPU 1, SM active 1 %; the driver gives no power limit",
+    ),
+    ({"power_watts": None}, "not judged: 100 % util on GPU 1, SM active 1 %; the driver gives no power"),
+    ({"util_pct": None}, "not judged: 119 of 700 W on GPU 1, SM active 1 %; the driver gives no utilization"),
+    (
+        {"power_watts": None, "util_pct": None, "sm_active_pct": None, "mem_util_pct": None},
+        "not judged: GPU 1; the driver gives no utilization and no power and no SM activity",
+    ),
+)
+
+
+@pytest.mark.parametrize(("absent", "said"), ABSENT)
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_what_a_driver_does_not_give_is_said_where_it_would_show_a_kernel_that_spins(
+    absent: dict[str, Any], said: str, ranks: int
+) -> None:
+    """The values of a spinning thread on an H200, of which the driver leaves out some."""
+    made = scene(gpus=2, ranks=2, seconds=30)[-1]
+    spins = {
+        "util_pct": 100.0, "power_watts": 119.0, "power_limit_watts": 700.0, "sm_active_pct": 0.8,
+        "mem_util_pct": 0.0, "dram_active_pct": 0.0,
+    }  # fmt: skip
+    card = replace(made.gpus[1], **{**spins, **absent})
+    shown = replace(made, gpus=(made.gpus[0], card), ranks=made.ranks[:ranks], alerts=())
+    assert said in first_line(shown, (250, 60))
+    line = first_line(shown, (80, 24))
+    assert "not judged: " in line
+    assert "no action needed" not in line
+    works = replace(card, sm_active_pct=94.0)
+    assert "the driver gives no" not in first_line(replace(shown, gpus=(made.gpus[0], works)), (250, 60)), (
+        "it computes"
+    )
+
+
+def test_a_mig_instance_in_use_is_judged_only_by_a_training_on_it_or_by_a_full_gpu() -> None:
+    """NVML gives neither power nor utilization of an instance, and its GPU draws much for the others."""
+    shown = low("none", "none")
+    used = next(gpu for gpu in shown.gpus if gpu.mig_parent_uuid is not None)
+    half = tuple(replace(gpu, sm_active_pct=47.0) if gpu.mig_parent_uuid is None else gpu for gpu in shown.gpus)
+    other = replace(shown.processes[0], gpu_uuid=used.uuid)
+    line = first_line(replace(shown, gpus=half, processes=(other,)), (250, 60))
+    assert "not judged: MIG instance 0:0; the driver gives no utilization and no power" in line
+    assert "of a MIG instance" in line
+    full = first_line(replace(shown, processes=(other,)), (250, 60))
+    assert "the driver gives no" not in full, (
+        "94 % of the SMs are active: a spinning instance would leave a seventh idle"
+    )
+    trained = low("eight", "none")
+    half = tuple(replace(gpu, sm_active_pct=47.0) if gpu.mig_parent_uuid is None else gpu for gpu in trained.gpus)
+    assert "no action needed" in first_line(replace(trained, gpus=half, processes=()), (80, 24)), "it steps"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_training_that_makes_no_step_is_no_calm(size: tuple[int, int]) -> None:
+    made = scene(gpus=2, ranks=2, seconds=30)[-1]
+    stands = [replace(rank, new_steps=(), last_step_at=made.time - 13.0) for rank in made.ranks]
+    shown = replace(made, ranks=tuple(stands), alerts=())
+    line = first_line(shown, size)
+    assert "no step for 13 s" in line
+    assert ("cause unknown" in line) is (size[0] >= 80)
+    assert "no action needed" not in line
+    lines = painted(viewed(shown), LOOKS["dark"], 120, 30)
+    assert sum("no step for 13 s" in one for one in lines) >= 4, "both rows, the first line, the title of the step"
+    assert not any(re.search(r"no step.*[0-9]k tokens/s", one) for one in lines), "a rate is of now"
 
 
 @pytest.mark.parametrize("size", SIZES)
