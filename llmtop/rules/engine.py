@@ -211,6 +211,7 @@ class Rules:
         for process in snapshot.processes:
             gpu = None if process.gpu_uuid is None else self._gpus.get(process.gpu_uuid)
             if gpu is not None:
+                gpu.computing += process.gpu_computes
                 (gpu.pids if _is_visible(process) else gpu.foreign_pids).append(process.pid)
             state = by_pid.get(process.pid)
             if state is not None:

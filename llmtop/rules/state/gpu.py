@@ -34,6 +34,7 @@ class GpuState:
     __slots__ = (
         "_changed",
         "_sampled",
+        "computing",
         "error_text",
         "foreign_pids",
         "gpu",
@@ -62,6 +63,8 @@ class GpuState:
         """Attached trainings on it that are alive."""
         self.step_pids: list[int] = []
         """Processes among them that report steps or requests."""
+        self.computing = 0
+        """Number of processes that compute on it, as the driver lists them."""
         self.error_text = ""
         """The last error, kept for as long as its alert is up."""
         self.reasons: frozenset[str] | None = None
@@ -80,7 +83,7 @@ class GpuState:
     def update(self, gpu: Gpu, now: float) -> None:
         """Take the GPU as the snapshot at `now` has it. A sample that has got stale counts as no values at all."""
         self.gpu = gpu
-        self.pids, self.foreign_pids, self.rank_pids, self.step_pids = [], [], [], []
+        self.pids, self.foreign_pids, self.rank_pids, self.step_pids, self.computing = [], [], [], [], 0
         self.error_text = gpu.error or self.error_text
         new = gpu.sampled_at is None or gpu.sampled_at != self._sampled
         if new:
