@@ -208,6 +208,9 @@ def _outside(message: wire.Outside) -> None:
     """Cut it down to sensible lengths; times that cannot be are left out."""
     message.found, message.waited = _causes(message.found), _causes(message.waited)
     message.over_ns, message.samples = _bounded_count(message.over_ns), _bounded_count(message.samples)
+    message.kept_after = {
+        what: phase[:MAX_WORDS] for what, phase in message.kept_after.items() if what in message.found
+    }
     judged = message.judged_ns
     message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
     message.sampled = [

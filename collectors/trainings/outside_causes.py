@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from statistics import median
@@ -10,12 +11,15 @@ from typing import Final, NamedTuple
 from collectors.trainings.gpu_waits import MOST_MESSAGES
 from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
-from llmtop.protocol.training_facts import GARBAGE_COLLECTION, SampledStep
+from llmtop.protocol.training_facts import CODE_AFTER, GARBAGE_COLLECTION, SampledStep
 
 MOST_CAUSES: Final = 5
 """Most causes reported per training."""
 LEAST_SECONDS: Final = 15.0
 """Least time covered by the sampled steps in use: a message covers about a second."""
+LEAST_KEPT: Final = 2.5
+"""Samples of places that keep Python's lock after a phase, from which these stand for what ran unseen there: three
+samples, whose times differ by up to a factor of two."""
 CAUSES_SECONDS: Final = 60.0
 """Least time covered by the samples of causes. At six samples a second, 15 s of a training that is outside for a
 third of its steps had 2 to 10 samples with a line: too few to separate two lines (docs/measurements.md)."""
@@ -43,15 +47,15 @@ class OutsideCauses:
 
     def __init__(self) -> None:
         self._sampled: deque[_SampledSteps] = deque(maxlen=MOST_MESSAGES)
-        self._messages: deque[tuple[float, dict[str, int], int]] = deque(maxlen=MOST_MESSAGES)
-        """When a message came, in monotonic seconds, what was found, in ns, and in how many samples."""
-        self._open: deque[tuple[float, dict[str, int], int]] = deque(maxlen=MOST_MESSAGES)
+        self._messages: deque[tuple[float, wire.Outside]] = deque(maxlen=MOST_MESSAGES)
+        """When a message came, in monotonic seconds, and the message."""
+        self._open: deque[tuple[float, wire.Outside]] = deque(maxlen=MOST_MESSAGES)
         """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
 
     def add(self, message: wire.Outside) -> None:
         """Ingest a message (after `bounds`); it counts once a step has ended."""
         now = time.monotonic()
-        self._open.append((now, message.found, message.samples))
+        self._open.append((now, message))
         if message.sampled:
             queued = sum([one.queued_ns for one in message.sampled])
             ran = sum([one.ran_inside_ns for one in message.sampled])
@@ -100,28 +104,57 @@ class OutsideCauses:
         since = time.monotonic() - max(CAUSES_SECONDS, window_seconds or 0.0)
         spent: dict[str, int] = {}
         seen: dict[str, Counter[str]] = {}
-        lately: list[dict[str, int]] = []
+        kept: dict[str, Counter[str]] = {}
+        lately: list[wire.Outside] = []
         samples = 0
-        for received_at, found, number in reversed(self._messages):
+        for received_at, message in reversed(self._messages):
             if received_at < since:
                 break
-            lately.append(found)
-            samples += number
-        for found in reversed(lately):
-            for what, ns in found.items():
+            lately.append(message)
+            samples += message.samples
+        for message in reversed(lately):
+            for what, ns in message.found.items():
                 spent[what] = spent.get(what, 0) + ns
+            for what, phase in message.kept_after.items():
+                kept.setdefault(phase, Counter())[_place(what)] += message.found[what]
         for what, ns in spent.items():
             seen.setdefault(_place(what), Counter())[what] = ns
         total = sum(words.total() for words in seen.values())
-        largest = sorted(filter(None, seen), key=lambda place: -seen[place].total())[:MOST_CAUSES]
+        least_ns = LEAST_KEPT * total / samples if samples else math.inf
+        times = _with_unseen({place: words.total() for place, words in seen.items()}, kept, least_ns)
+        largest = sorted(filter(None, times), key=lambda place: -times[place])[:MOST_CAUSES]
         return tuple(
             Cause(
-                what=_most_frequent(words),
-                seconds=outside_seconds * words.total() / total,
-                samples=round(samples * words.total() / total) if samples else None,
+                what=_most_frequent(seen[place]),
+                seconds=outside_seconds * times[place] / total,
+                samples=round(samples * seen[place].total() / total) if samples else None,
             )
-            for words in map(seen.__getitem__, largest)
+            for place in largest
         )
+
+
+def _with_unseen(spent: dict[str, int], kept: dict[str, Counter[str]], least_ns: float) -> dict[str, float]:
+    """Return the time of each place with its part of the time of code whose line was not seen.
+
+    Code that keeps Python's lock is seen but for its last 5 ms (the switch interval). So the places seen after a
+    phase get the time after that phase, each in proportion and at most as much again as it was seen for.
+
+    Args:
+        spent: time of each place, in ns.
+        kept: by phase, for how long each place was seen to keep the lock after it, in ns.
+        least_ns: below which the places after a phase are too seldom seen.
+    """
+    times: dict[str, float] = dict(spent)
+    for phase, places in kept.items():
+        unseen = f"{CODE_AFTER}{phase}"
+        total = places.total()
+        if total < least_ns or unseen not in times:
+            continue
+        moved = min(times[unseen], float(total))
+        times[unseen] -= moved
+        for place, ns in places.items():
+            times[place] += moved * ns / total
+    return {place: ns for place, ns in times.items() if ns > 0}
 
 
 def _most_frequent(words: Counter[str]) -> str:

@@ -8,6 +8,8 @@ import msgspec
 
 GARBAGE_COLLECTION: Final = "garbage collection"
 """Activity of a host outside phases, in words; ", started in " and a line may follow."""
+CODE_AFTER: Final = "code after the phase "
+"""Activity of a host outside phases whose line is not known, in words; the name of the phase follows."""
 
 
 class LoggedValue(msgspec.Struct, array_like=True, gc=False):

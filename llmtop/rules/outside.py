@@ -14,6 +14,7 @@ from llmtop import format as fmt
 from llmtop.model.proportions import wilson_interval
 from llmtop.model.snapshot import Cause
 from llmtop.naming.phase_names import role_of
+from llmtop.protocol.training_facts import CODE_AFTER
 from llmtop.rules import limits
 from llmtop.rules.inference import step_noun
 from llmtop.rules.recent_steps import is_kept_busy, outside_pct
@@ -228,8 +229,8 @@ def advice_for(state: RankState, what: str) -> str:
     """
     is_timed = any(role_of(phase.name) == "input" for phase in state.rank.phases)
     default = _LOADER_IS_TIMED if is_timed else _DEFAULT_ADVICE
-    if _SEVERAL_LINES.match(what):
-        return default  # which of these lines it is is not known
+    if _SEVERAL_LINES.match(what) or what.startswith(CODE_AFTER):
+        return default  # which line it is is not known
     # Without the place in front, whose file may be called anything.
     call = what.partition(" ")[2] if ":" in what.partition(" ")[0] else what
     if not is_timed and _LOADS.match(call):

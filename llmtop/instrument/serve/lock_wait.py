@@ -37,6 +37,7 @@ class _Judgement(NamedTuple):
     held: bool | None = None
     is_given_up: bool = False
     after_request_ns: int = 0
+    latest_ns: int | None = None
 
 
 _UNKNOWN: Final = _Judgement()
@@ -75,6 +76,22 @@ class LockWait:
         """Where `held` is True: how long the other thread kept the lock after the request."""
         return self._judge().after_request_ns
 
+    @property
+    def latest_ns(self) -> int | None:
+        """If another thread held the lock: the latest time, as perf_counter ns, that the sample can be of.
+
+        It is of the moment at which this thread, once it had a CPU, waited for the lock; where it requested the
+        lock, of that request. None where the lock was free, so that the sample is of the present, and where the
+        time is not known.
+        """
+        return self._judge().latest_ns
+
+    @property
+    def was_held_since_ns(self) -> int | None:
+        """If another thread held the lock after the last sleep: the earliest time, as perf_counter ns, that the
+        sample can be of. None where the lock was free, and where that is not known. Reads no file."""
+        return self._began + self._longest_ns if self.late_ns is not None and self._waits > 0 else None
+
     def begin(self, timeout_s: float | None) -> None:
         """Call right before the sleep.
 
@@ -94,7 +111,7 @@ class LockWait:
         Args:
             timed_out: whether no event ended it: events come from the training, and so not at random.
         """
-        self.late_ns, self._judgement = None, _UNKNOWN
+        self.late_ns, self._judgement, self._waits = None, _UNKNOWN, 0
         if timed_out and self._longest_ns > 0:
             self.late_ns = time.perf_counter_ns() - self._began - self._longest_ns
         if _OWN is None or self.late_ns is None:
@@ -118,12 +135,14 @@ class LockWait:
             return _Judgement(held=False)
         if waits < 0 or cpu_wait_ns is None or self._cpu_wait_ns is None:
             return _UNKNOWN
-        after_request_ns = late_ns - (cpu_wait_ns - self._cpu_wait_ns) - int(1e9 * sys.getswitchinterval())
+        without_cpu_ns, interval_ns = cpu_wait_ns - self._cpu_wait_ns, int(1e9 * sys.getswitchinterval())
+        after_request_ns = late_ns - without_cpu_ns - interval_ns
+        latest_ns = self._began + self._longest_ns + without_cpu_ns
         if after_request_ns < 0:  # more waits: it was given up before, and taken back
-            return _Judgement(is_given_up=waits <= _WAITS_WHEN_ASKED)
+            return _Judgement(is_given_up=waits <= _WAITS_WHEN_ASKED, latest_ns=latest_ns)
         if waits >= _WAITS_WHEN_ASKED:
-            return _Judgement(held=True, after_request_ns=after_request_ns)
-        return _UNKNOWN
+            return _Judgement(held=True, after_request_ns=after_request_ns, latest_ns=latest_ns + interval_ns)
+        return _Judgement(latest_ns=latest_ns)
 
 
 def _voluntary_switches() -> int:

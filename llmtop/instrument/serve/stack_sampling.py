@@ -7,8 +7,9 @@ the sample is taken then. Only samples outside of phases are described in words.
 
 A sample for which the training thread kept Python's lock until it was requested is described by the lines since
 the check before (`since_check`), or by the line that called them if they are many. One that waited for less is
-counted and not described: the thread gave the lock up by itself, most often in an operator of torch, which ran
-after the code that the sample is of.
+counted: the thread gave the lock up by itself, most often in an operator of torch, which ran after the code that
+the sample is of. That operator may be part of the next phase; `sampled_moment` shows that the sample is not. Such a
+sample is described by lines seen before (`LockStretches`), else by the phase before it, without a line.
 
 A collection of garbage keeps Python's lock after the request; that and the number of full collections tells it.
 `gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
@@ -28,10 +29,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from llmtop.instrument.serve.lock_wait import AT_ONCE_NS, LockWait
+from llmtop.instrument.serve.sampled_moment import sampled_moment
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
-from llmtop.protocol.training_facts import GARBAGE_COLLECTION, SampledStep
+from llmtop.protocol.training_facts import CODE_AFTER, GARBAGE_COLLECTION, SampledStep
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -75,6 +77,7 @@ class StackSampler:
         self._found: dict[str, int] = {}
         self._samples = 0
         """Number of samples in `_found`."""
+        self._kept_after: dict[str, str] = {}
         self._found_since = 0
         self._waited: dict[str, int] = {}
         self._judged = 0
@@ -96,8 +99,7 @@ class StackSampler:
         self._want_waits(False)
         self._sampled_at = self._next = 0
         self._describer.forget()
-        self._found.clear()
-        self._samples = 0
+        self._forget_found()
         self._forget_waits()
         self.outside = None
         self._note_pause("", 0)
@@ -121,14 +123,20 @@ class StackSampler:
         if not thread or recorder.facts.kind != "step":
             return
         collections, self._collections = self._collections, gc.get_stats()[2]["collections"]
-        in_no_phase = tracks is None and recorder.node is recorder.root and not recorder.evaluates
+        moment = sampled_moment(recorder, self.lock_wait) if tracks is None else None
+        in_no_phase = moment is not None and moment.is_outside and not recorder.evaluates
         if between and not self.waits_for and tracks is None and recorder.ring.count:
             self._sample_gpu_wait(thread, between)  # first: to read a line of source gives up the lock
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
             wait = self.lock_wait
+            is_present = moment is None or moment.is_present
             seen = self._describer.describe(
-                thread, recorder.ring.count, wait.held, wait.after_request_ns, is_given_up=wait.is_given_up
+                thread,
+                recorder.ring.count,
+                wait.held if is_present else None,
+                wait.after_request_ns,
+                is_given_up=wait.is_given_up or not is_present,
             )
             if seen is not None:
                 waits_for = seen.waits_for
@@ -138,7 +146,12 @@ class StackSampler:
             if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
                 collected = self.lock_wait.after_request_ns > COLLECTION_NS and 0 < collections < self._collections
                 self._samples += 1
-                _add(self._found, _collection_words(seen.words) if collected else seen.words, between)
+                words = _collection_words(seen.words) if collected else seen.words
+                if wait.latest_ns is not None and moment is not None and moment.after:
+                    if words and wait.held and is_present:
+                        self._kept_after[words] = moment.after
+                    words = words or f"{CODE_AFTER}{moment.after}"
+                _add(self._found, words, between)
         else:
             if between:
                 self._describer.note_calls(thread, recorder.ring.count)
@@ -161,6 +174,9 @@ class StackSampler:
         if words:
             _add(self._waited, words, between)
 
+    def _forget_found(self) -> None:
+        self._found, self._kept_after, self._samples = {}, {}, 0
+
     def _forget_waits(self) -> None:
         self._waited = {}
         self._judged = self._unjudged = 0
@@ -170,8 +186,7 @@ class StackSampler:
             self._pauses[-1] = self._pauses[-1]._replace(ended=now)
         elif waits_for:
             self._pauses.append(NoStepStretch(now, now + 1))
-            self._samples = 0
-            self._found.clear()  # it has stood still for the second that it was watched
+            self._forget_found()  # it has stood still for the second that it was watched
             self._forget_waits()
         self.waits_for = waits_for
 
@@ -195,12 +210,12 @@ class StackSampler:
                 over_ns=min(over, 60 * TELL_NS),
                 found=self._found,
                 samples=self._samples,
+                kept_after={words: phase for words, phase in self._kept_after.items() if words in self._found},
                 judged_ns=min(self._judged, 60 * TELL_NS) or None,
                 waited=self._waited,
                 sampled=sampled,
             )
-            self._found = {}
-            self._samples = 0
+            self._forget_found()
             self._forget_waits()
 
 

@@ -1,0 +1,75 @@
+"""Finds whether a sample is of a phase, where the training thread ran on before it could be sampled.
+
+A sampler that waits for Python's lock gets it where the training thread gives the lock up, most often in an operator
+of the next phase. The sample is of code before that: the stamps of the phases show which phase had ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmtop.instrument.steps.ring import FIELDS, MASK
+
+if TYPE_CHECKING:
+    from llmtop.instrument.record.state import State
+    from llmtop.instrument.serve.lock_wait import LockWait
+    from llmtop.instrument.steps.phase_tree import PhaseNode
+
+
+class SampledMoment(NamedTuple):
+    """Place of a sample among the phases of the step."""
+
+    is_outside: bool
+    """True if it is of no phase."""
+    is_present: bool
+    """True if no phase has begun since: the stack is of the same code."""
+    after: str
+    """The phase that began last before it; "" where unknown."""
+
+
+def sampled_moment(recorder: State, wait: LockWait) -> SampledMoment:
+    """Return the place of the present sample; to be called before this thread gives up the lock.
+
+    Args:
+        recorder: of a training whose steps do not overlap.
+        wait: how this thread got the lock.
+    """
+    node, root = recorder.node, recorder.root
+    while node.parent is not root and node is not root:
+        node = node.parent
+    phases = list(root.children.values())
+    since, latest = wait.was_held_since_ns, None
+    if since is not None and (node is root or node.begun > since):
+        latest = wait.latest_ns  # reads a file, so only where it can matter
+    if latest is None:
+        last = max(phases, key=_begun, default=None)
+        return SampledMoment(node is root, True, "" if last is None else last.name)
+    last = max([one for one in phases if one.begun <= latest], key=_begun, default=None)
+    is_present = node is root and all(one.begun <= latest for one in phases)
+    if node is root:
+        ended = None if last is None else _end_ns(recorder, last)
+        is_outside = ended is None or ended <= latest
+    else:  # had it ended in this step before, the sample may be of that time
+        is_outside = node.begun > latest and not _count(recorder, node)
+    return SampledMoment(is_outside, is_present, "" if last is None else last.name)
+
+
+def _begun(node: PhaseNode) -> int:
+    return node.begun
+
+
+def _count(recorder: State, node: PhaseNode) -> int:
+    """Return how often a phase has ended in the step that runs."""
+    return recorder.cells[node.slot + 1] if node.slot + 1 < len(recorder.cells) else 0
+
+
+def _end_ns(recorder: State, node: PhaseNode) -> int | None:
+    """Return when a phase ended, as perf_counter ns; None where it has run several times in its step."""
+    cells, slot = recorder.cells, node.slot
+    if not _count(recorder, node) and recorder.ring.count:
+        row = recorder.ring.rows[(recorder.ring.count - 1) & MASK]
+        if row[1] <= node.begun <= row[1] + row[2]:
+            cells, slot = list(row), slot + FIELDS
+    if slot + 1 >= len(cells) or cells[slot + 1] != 1:
+        return None
+    return node.begun + int(cells[slot])
