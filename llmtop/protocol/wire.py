@@ -296,8 +296,8 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     the time without a known activity."""
     samples: int = 0  # in `found`; 0 where not counted
     kept_after: dict[str, str] = {}
-    """Activities in `found` that kept Python's lock until it was requested, with the phase before: they may be what
-    ran in the time of "code after the phase …"."""
+    """Activities in `found` that kept Python's lock until it was requested, with the phase before: they may have
+    run in the time of "code after the phase …"."""
     judged_ns: int | None = None
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}  # where it did, in words, and for how much of that

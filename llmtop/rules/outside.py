@@ -140,7 +140,8 @@ def _is_more_than_noise(state: RankState, share: float) -> bool:
     if share - _ERRORS * stdev(blocks) / _BLOCKS**0.5 < OUTSIDE_PCT[0]:
         return False
     mean = finite_or_none(state.rank.step_seconds_mean) or 0.0
-    named = 100.0 * sum(cause.seconds for cause in _main_causes(state)) / mean if mean else 0.0
+    known = [cause.seconds for cause in _main_causes(state) if not cause.what.startswith(CODE_AFTER)]
+    named = 100.0 * sum(known) / mean if mean else 0.0
     if named < CAUSE_PART * OUTSIDE_PCT[0] and (state.load_per_cpu or 0.0) > MOST_LOAD:
         return False
     return share >= NO_CAUSE_TIMES * OUTSIDE_PCT[0] or named >= CAUSE_PART * OUTSIDE_PCT[0]

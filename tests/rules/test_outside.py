@@ -134,6 +134,7 @@ def test_rare_long_steps_take_no_more_from_the_share_than_they_cost() -> None:
         ("train.py:9 [encode(text) for text in texts]", 'llmtop.phase("NAME")'),
         ("train.py:7-9 total = 0 … for text in texts:", 'llmtop.phase("NAME")'),
         ("print.py:9 do()", "press s"),
+        ("code after the phase checkpoint", "press s"),
         ("", "py-spy record --pid 7 "),
     ],
 )
@@ -229,6 +230,16 @@ def test_a_share_without_a_cause_is_nothing_where_the_machine_lacks_cpus(load: f
         training.time += 1.0
         alerts = training.rules.apply(replace(training._snapshot(), host=host)).alerts
     assert [alert.id for alert in alerts] == expected
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"), [("train.py:57 log(loss)", ["outside"]), ("code after the phase backward", [])]
+)
+def test_code_whose_line_is_not_known_is_no_known_cause(what: str, expected: list[str]) -> None:
+    """The rest of a loop is 10 to 11 % of the steps of healthy trainings: a line has to show that this is more."""
+    training = Training(outside_seconds=0.015, outside_causes=(Cause(what=what, seconds=0.012),))
+    training.values["phases"] = (Phase(name="forward", host_seconds=0.085),)
+    assert [alert.id for alert in training.run(10)] == expected
 
 
 def test_waits_for_a_cpu_are_no_share_of_the_step() -> None:

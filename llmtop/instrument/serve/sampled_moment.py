@@ -1,12 +1,12 @@
 """Finds whether a sample is of a phase, where the training thread ran on before it could be sampled.
 
-A sampler that waits for Python's lock gets it where the training thread gives the lock up, most often in an operator
-of the next phase. The sample is of code before that: the stamps of the phases show which phase had ended.
+A sampler that waits for Python's lock gets it where the training thread gives the lock up, most often in an
+operator of the next phase. The sample is of code before that; the stamps of phases show which phase had ended.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from llmtop.instrument.steps.ring import FIELDS, MASK
 
@@ -27,6 +27,10 @@ class SampledMoment(NamedTuple):
     """The phase that began last before it; "" where unknown."""
 
 
+OF_NO_PLACE: Final = SampledMoment(is_outside=False, is_present=True, after="")
+"""Place of a sample where steps overlap."""
+
+
 def sampled_moment(recorder: State, wait: LockWait) -> SampledMoment:
     """Return the place of the present sample; to be called before this thread gives up the lock.
 
@@ -45,7 +49,7 @@ def sampled_moment(recorder: State, wait: LockWait) -> SampledMoment:
         last = max(phases, key=_begun, default=None)
         return SampledMoment(node is root, True, "" if last is None else last.name)
     last = max([one for one in phases if one.begun <= latest], key=_begun, default=None)
-    is_present = node is root and all(one.begun <= latest for one in phases)
+    is_present = all(one.begun <= latest for one in phases)
     if node is root:
         ended = None if last is None else _end_ns(recorder, last)
         is_outside = ended is None or ended <= latest

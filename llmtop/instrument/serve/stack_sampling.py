@@ -8,8 +8,8 @@ the sample is taken then. Only samples outside of phases are described in words.
 A sample for which the training thread kept Python's lock until it was requested is described by the lines since
 the check before (`since_check`), or by the line that called them if they are many. One that waited for less is
 counted: the thread gave the lock up by itself, most often in an operator of torch, which ran after the code that
-the sample is of. That operator may be part of the next phase; `sampled_moment` shows that the sample is not. Such a
-sample is described by lines seen before (`LockStretches`), else by the phase before it, without a line.
+the sample is of. That operator may be part of the next phase; `sampled_moment` shows that the sample is not. Such
+a sample is described by lines seen before (`LockStretches`), else by the phase before it, without a line.
 
 A collection of garbage keeps Python's lock after the request; that and the number of full collections tells it.
 `gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
@@ -29,7 +29,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from llmtop.instrument.serve.lock_wait import AT_ONCE_NS, LockWait
-from llmtop.instrument.serve.sampled_moment import sampled_moment
+from llmtop.instrument.serve.sampled_moment import OF_NO_PLACE, sampled_moment
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
@@ -78,6 +78,7 @@ class StackSampler:
         self._samples = 0
         """Number of samples in `_found`."""
         self._kept_after: dict[str, str] = {}
+        """Phase before each of those for which the lock was kept until it was requested."""
         self._found_since = 0
         self._waited: dict[str, int] = {}
         self._judged = 0
@@ -123,20 +124,20 @@ class StackSampler:
         if not thread or recorder.facts.kind != "step":
             return
         collections, self._collections = self._collections, gc.get_stats()[2]["collections"]
-        moment = sampled_moment(recorder, self.lock_wait) if tracks is None else None
-        in_no_phase = moment is not None and moment.is_outside and not recorder.evaluates
+        moment = OF_NO_PLACE if tracks is not None else sampled_moment(recorder, self.lock_wait)
+        in_no_phase = moment.is_outside and not recorder.evaluates
         if between and not self.waits_for and tracks is None and recorder.ring.count:
             self._sample_gpu_wait(thread, between)  # first: to read a line of source gives up the lock
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
             wait = self.lock_wait
-            is_present = moment is None or moment.is_present
+            held_lock = wait.held if moment.is_present else None
             seen = self._describer.describe(
                 thread,
                 recorder.ring.count,
-                wait.held if is_present else None,
+                held_lock,
                 wait.after_request_ns,
-                is_given_up=wait.is_given_up or not is_present,
+                is_given_up=wait.is_given_up or not moment.is_present,
             )
             if seen is not None:
                 waits_for = seen.waits_for
@@ -144,14 +145,9 @@ class StackSampler:
                 waits_for = AT_A_PROMPT if thread == threading.main_thread().ident else ""
             self._note_pause(waits_for if may_wait else "", now)
             if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
-                collected = self.lock_wait.after_request_ns > COLLECTION_NS and 0 < collections < self._collections
-                self._samples += 1
+                collected = wait.after_request_ns > COLLECTION_NS and 0 < collections < self._collections
                 words = _collection_words(seen.words) if collected else seen.words
-                if wait.latest_ns is not None and moment is not None and moment.after:
-                    if words and wait.held and is_present:
-                        self._kept_after[words] = moment.after
-                    words = words or f"{CODE_AFTER}{moment.after}"
-                _add(self._found, words, between)
+                self._add_sample(words, between, moment.after, held_lock)
         else:
             if between:
                 self._describer.note_calls(thread, recorder.ring.count)
@@ -173,6 +169,22 @@ class StackSampler:
         words = self._describer.waits_for_gpu(thread, self._recorder.ring.count)
         if words:
             _add(self._waited, words, between)
+
+    def _add_sample(self, words: str, between: int, after: str, held_lock: bool | None) -> None:
+        """Count a sample of no phase.
+
+        Args:
+            words: which describe it; "" where no line is known.
+            between: time that it stands for, in ns.
+            after: name of the phase before; "" where unknown.
+            held_lock: as of `StackDescriber.describe`.
+        """
+        if after and words and held_lock:
+            self._kept_after[words] = after
+        elif after and not words and self.lock_wait.latest_ns is not None:
+            words = f"{CODE_AFTER}{after}"
+        self._samples += 1
+        _add(self._found, words, between)
 
     def _forget_found(self) -> None:
         self._found, self._kept_after, self._samples = {}, {}, 0

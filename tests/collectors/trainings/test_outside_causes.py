@@ -104,6 +104,42 @@ def test_code_of_python_is_not_charged_to_the_call_that_gives_up_the_lock(
     assert not [what for what in found if what.startswith("train.py:18 ")], found
 
 
+def _sampled(found: dict[str, int], kept_after: dict[str, str]) -> list[tuple[str, float, int | None]]:
+    """Return causes of a second in which each unit of time is one sample."""
+    causes = OutsideCauses()
+    (taken,) = Bounds().take([wire.Outside(found=found, samples=sum(found.values()), kept_after=kept_after)])
+    assert isinstance(taken, wire.Outside)
+    causes.add(taken)
+    causes.step_ended()
+    total = sum(found.values())
+    return [(one.what, round(one.seconds, 3), one.samples) for one in causes.figures(float(total), 15.0)]
+
+
+LOOP_LINE, MATMUL, UNSEEN = "train.py:15 push(heap, x)", "train.py:26 a @ b", "code after the phase optimizer"
+
+
+def test_what_kept_the_lock_has_the_unseen_time_after_the_same_phase() -> None:
+    found = {LOOP_LINE: 3, UNSEEN: 2, MATMUL: 4}
+    assert _sampled(found, {LOOP_LINE: "optimizer"}) == [(LOOP_LINE, 5.0, 3), (MATMUL, 4.0, 4)]
+    assert _sampled(found, {LOOP_LINE: "forward"}) == [(MATMUL, 4.0, 4), (LOOP_LINE, 3.0, 3), (UNSEEN, 2.0, 2)]
+
+
+def test_no_line_has_more_unseen_time_than_it_was_seen_for() -> None:
+    found = {LOOP_LINE: 3, UNSEEN: 8}
+    assert _sampled(found, {LOOP_LINE: "optimizer"}) == [(LOOP_LINE, 6.0, 3), (UNSEEN, 5.0, 8)]
+
+
+def test_two_samples_show_nothing_of_the_unseen_time() -> None:
+    found = {LOOP_LINE: 2, UNSEEN: 5}
+    assert _sampled(found, {LOOP_LINE: "optimizer"}) == [(UNSEEN, 5.0, 5), (LOOP_LINE, 2.0, 2)]
+
+
+def test_lines_after_one_phase_share_its_unseen_time() -> None:
+    found = {LOOP_LINE: 6, "train.py:9 sort()": 2, UNSEEN: 4}
+    after = {LOOP_LINE: "optimizer", "train.py:9 sort()": "optimizer", "never found": "optimizer"}
+    assert _sampled(found, after) == [(LOOP_LINE, 9.0, 6), ("train.py:9 sort()", 3.0, 2)]
+
+
 def test_a_line_is_one_cause_whatever_call_of_it_is_seen() -> None:
     causes = OutsideCauses()
     found = {"train.py:84 loss": 2, "train.py:84 cross_entropy(x)": 3, "train.py:81 encode(x)": 4, "": 1}

@@ -1,4 +1,7 @@
-"""How the server thread got Python's lock after a sleep."""
+"""How the server thread got Python's lock after a sleep.
+
+Expected times are in ms: late after the end of the sleep, and the latest moment that a sample can be of after it.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,16 @@ MS = 1_000_000
 @pytest.mark.parametrize(
     ("late", "waits", "without_cpu", "expected"),
     [
-        (0.1, 0, 0.0, (False, False, 0.0)),
-        (30.0, 0, 29.0, (False, False, 0.0)),
-        (7.0, 2, 0.0, (True, False, 2.0)),
-        (30.0, 3, 21.0, (True, False, 4.0)),
-        (3.0, 1, 0.0, (None, True, 0.0)),
-        (20.0, 2, 18.0, (None, True, 0.0)),
-        (4.0, 3, 0.0, (None, False, 0.0)),
-        (20.0, 2, None, (None, False, 0.0)),
-        (0.1, -1, 0.0, (False, False, 0.0)),
-        (9.0, -1, 0.0, (None, False, 0.0)),
+        (0.1, 0, 0.0, (False, False, 0.0, None)),
+        (30.0, 0, 29.0, (False, False, 0.0, None)),
+        (7.0, 2, 0.0, (True, False, 2.0, 5.0)),
+        (30.0, 3, 21.0, (True, False, 4.0, 26.0)),
+        (3.0, 1, 0.0, (None, True, 0.0, 0.0)),
+        (20.0, 2, 18.0, (None, True, 0.0, 18.0)),
+        (4.0, 3, 0.0, (None, False, 0.0, 0.0)),
+        (20.0, 2, None, (None, False, 0.0, None)),
+        (0.1, -1, 0.0, (False, False, 0.0, None)),
+        (9.0, -1, 0.0, (None, False, 0.0, None)),
     ],
     ids=[
         *("at once", "late without a CPU", "requested", "requested, and late without a CPU", "given up"),
@@ -38,7 +41,7 @@ def test_time_without_a_cpu_is_no_wait_for_the_lock(
     late: float,
     waits: int,
     without_cpu: float | None,
-    expected: tuple[bool | None, bool, float],
+    expected: tuple[bool | None, bool, float, float | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = {"ns": 0, "switches": 5}
@@ -52,7 +55,10 @@ def test_time_without_a_cpu_is_no_wait_for_the_lock(
     clock["ns"] += round((50 + late) * MS)
     clock["switches"] += 1 + waits
     wait.end(timed_out=True)
-    assert (wait.held, wait.is_given_up, wait.after_request_ns / MS) == expected
+    due, latest = 50 * MS, wait.latest_ns
+    latest_ms = None if latest is None else (latest - due) / MS
+    assert (wait.held, wait.is_given_up, wait.after_request_ns / MS, latest_ms) == expected
+    assert wait.was_held_since_ns == (due if waits > 0 else None)
 
 
 def test_a_sleep_that_an_event_ended_proves_nothing() -> None:
@@ -60,6 +66,7 @@ def test_a_sleep_that_an_event_ended_proves_nothing() -> None:
     wait.begin(0.05)
     wait.end(timed_out=False)
     assert (wait.late_ns, wait.held, wait.is_given_up) == (None, None, False)
+    assert wait.was_held_since_ns is wait.latest_ns is None
 
 
 def test_the_time_without_a_cpu_is_read_only_while_samples_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
