@@ -304,11 +304,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Activity of the host in the time that no phase covers."""
 
     what: str
-    """Activity: "torch.compile", "train.py:57 loss.item()", "garbage collection, started in train.py:9 rows"; "code
-    after the phase optimizer" where its line is not known."""
+    """Activity: "torch.compile", "train.py:57 loss.item()", "garbage collection"; "code after the phase NAME"."""
     seconds: float
-    """Mean a step, over the same steps as `Rank.outside_seconds`: of that, the share of samples that found it, and
-    of those without a line after the same phase."""
+    """Mean a step, over the same steps as `Rank.outside_seconds`: share of the samples, unseen ones included."""
     samples: int | None = None  # that found it; None where not known
 
 

@@ -289,15 +289,12 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     """Message from the training: the host's activities outside of phases in the last second or so, from
     samples."""
 
-    over_ns: int = 0
-    """How long it was sampled, in phases or not."""
+    over_ns: int = 0  # how long it was sampled, in phases or not
     found: dict[str, int] = {}
     """Activities outside of phases with their time in ns: a sample stands for the time since the one before; "" is
     the time without a known activity."""
     samples: int = 0  # in `found`; 0 where not counted
-    kept_after: dict[str, str] = {}
-    """Activities in `found` that kept Python's lock until it was requested, with the phase before: they may have
-    run in the time of "code after the phase …"."""
+    kept_after: dict[str, str] = {}  # phase before those in `found` that kept Python's lock until it was requested
     judged_ns: int | None = None
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}  # where it did, in words, and for how much of that

@@ -46,9 +46,9 @@ def sampled_moment(recorder: State, wait: LockWait) -> SampledMoment:
     if since is not None and (node is root or node.begun > since):
         latest = wait.latest_ns  # reads a file, so only where it can matter
     if latest is None:
-        last = max(phases, key=_begun, default=None)
+        last = max(phases, key=_begin_ns, default=None)
         return SampledMoment(node is root, True, "" if last is None else last.name)
-    last = max([one for one in phases if one.begun <= latest], key=_begun, default=None)
+    last = max([one for one in phases if one.begun <= latest], key=_begin_ns, default=None)
     is_present = all(one.begun <= latest for one in phases)
     if node is root:
         ended = None if last is None else _end_ns(recorder, last)
@@ -58,7 +58,7 @@ def sampled_moment(recorder: State, wait: LockWait) -> SampledMoment:
     return SampledMoment(is_outside, is_present, "" if last is None else last.name)
 
 
-def _begun(node: PhaseNode) -> int:
+def _begin_ns(node: PhaseNode) -> int:
     return node.begun
 
 
