@@ -17,6 +17,8 @@ MOST_CAUSES: Final = 5
 """Most causes reported per training."""
 LEAST_SECONDS: Final = 15.0
 """Least time covered by the sampled steps in use: a message covers about a second."""
+SWITCH_SECONDS: Final = 0.005
+"""Python's usual switch interval: for so long a thread waits for the lock before it requests it."""
 LEAST_KEPT: Final = 2.5
 """Samples of places that keep Python's lock after a phase, from which these stand for what ran unseen there: three
 samples, whose times differ by up to a factor of two."""
@@ -121,7 +123,8 @@ class OutsideCauses:
             seen.setdefault(_place(what), Counter())[what] = ns
         total = sum(words.total() for words in seen.values())
         least_ns = LEAST_KEPT * total / samples if samples else math.inf
-        times = _with_unseen({place: words.total() for place, words in seen.items()}, kept, least_ns)
+        tail_ns = SWITCH_SECONDS * total / outside_seconds
+        times = _with_unseen({place: words.total() for place, words in seen.items()}, kept, least_ns, tail_ns)
         largest = sorted(filter(None, times), key=lambda place: -times[place])[:MOST_CAUSES]
         return tuple(
             Cause(
@@ -133,16 +136,19 @@ class OutsideCauses:
         )
 
 
-def _with_unseen(spent: dict[str, int], kept: dict[str, Counter[str]], least_ns: float) -> dict[str, float]:
+def _with_unseen(
+    spent: dict[str, int], kept: dict[str, Counter[str]], least_ns: float, tail_ns: float
+) -> dict[str, float]:
     """Return the time of each place with its part of the time of code whose line was not seen.
 
-    Code that keeps Python's lock is seen but for its last 5 ms (the switch interval). So the places seen after a
-    phase get the time after that phase, each in proportion and at most as much again as it was seen for.
+    Code that keeps Python's lock is seen but for its last 5 ms. So the places seen after a phase get the unseen
+    time after that phase in proportion: 5 ms of each step, or as much again as they were seen for.
 
     Args:
         spent: time of each place, in ns.
         kept: by phase, for how long each place was seen to keep the lock after it, in ns.
         least_ns: below which the places after a phase are too seldom seen.
+        tail_ns: the part of `spent` that 5 ms of each step are.
     """
     times: dict[str, float] = dict(spent)
     for phase, places in kept.items():
@@ -150,7 +156,7 @@ def _with_unseen(spent: dict[str, int], kept: dict[str, Counter[str]], least_ns:
         total = places.total()
         if total < least_ns or unseen not in times:
             continue
-        moved = min(times[unseen], float(total))
+        moved = min(times[unseen], max(total, tail_ns))
         times[unseen] -= moved
         for place, ns in places.items():
             times[place] += moved * ns / total

@@ -153,11 +153,14 @@ def _main_causes(state: RankState) -> list[Cause]:
     return [cause for cause in state.rank.outside_causes if cause.seconds * 100.0 >= MAIN_PCT * outside][:2]
 
 
-def _alike_causes(state: RankState) -> list[Cause]:
+def alike_causes(state: RankState) -> list[Cause]:
     """Return the largest cause and those that may be larger, as far as samples show: 95 % sure for each pair.
 
-    Samples without a line do not count. One sample is no cause, and few samples are none of a small part.
+    Samples without a line do not count. One sample is no cause, and few samples are none of a small part. Empty
+    without such a cause.
     """
+    if not state.rank.outside_causes:
+        return []
     first, *others = state.rank.outside_causes
     if (first.samples or 0) <= FEW_SAMPLES and first not in _main_causes(state):
         return []
@@ -173,7 +176,7 @@ def _named_causes(state: RankState) -> tuple[list[Cause], str]:
     """Return the causes to name, and the clause that names them; "" without causes."""
     causes = _main_causes(state)
     if any(cause.samples is not None for cause in state.rank.outside_causes):
-        alike = _alike_causes(state)
+        alike = alike_causes(state)
         if len(alike) > 1:
             time = fmt.duration(sum(cause.seconds for cause in alike))
             counts = " and ".join(f"{cause.what} ({fmt.counted(cause.samples or 0, 'sample')})" for cause in alike)
@@ -211,7 +214,7 @@ def _outside_alert(state: RankState) -> AlertText:
 
 def _advice(state: RankState, causes: list[Cause]) -> str:
     """Return what to do: about the largest cause; where any of several may be it, what is the same for all."""
-    shown = causes if state.rank.outside_causes and _alike_causes(state) == causes else causes[:1]
+    shown = causes if state.rank.outside_causes and alike_causes(state) == causes else causes[:1]
     found = {advice_for(state, cause.what) for cause in shown}
     return found.pop() if len(found) == 1 else _no_cause_advice(state)
 

@@ -12,7 +12,7 @@ from llmtop import format as fmt
 from llmtop.model.snapshot import Cause, RareSteps
 from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import role_of
-from llmtop.rules.outside import advice_for
+from llmtop.rules.outside import advice_for, alike_causes
 from llmtop.rules.rule import SAVE_LESS_OFTEN, AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite_or_none
@@ -78,14 +78,17 @@ def _cause(state: RankState, rare: RareSteps) -> Cause | None:
     """Return what the host did in the untimed part of the long steps; None where samples do not show it.
 
     The samples are over the recent steps. The cause counts if it covers at least half of what the recent steps
-    take beyond the usual one, so a cause that every step has is not named for the long ones.
+    take beyond the usual one, so a cause that every step has is not named for the long ones. Nor is one of several
+    causes that the samples do not separate.
     """
     rank = state.rank
     mean, usual = finite_or_none(rank.step_seconds_mean), finite_or_none(rank.step_seconds_p50)
     if rare.part != OUTSIDE or mean is None or usual is None or mean <= usual:
         return None
     cause = max(rank.outside_causes, key=lambda one: one.seconds, default=None)
-    return cause if cause is not None and cause.seconds >= (mean - usual) / 2 else None
+    if cause is None or (cause.samples is not None and alike_causes(state) != [cause]):
+        return None
+    return cause if cause.seconds >= (mean - usual) / 2 else None
 
 
 def _frequency(rare: RareSteps) -> str:

@@ -54,6 +54,18 @@ def test_the_known_cause_of_untimed_long_steps_is_kept() -> None:
     assert "gc.freeze()" in alert.next
 
 
+@pytest.mark.parametrize(("samples", "is_named"), [((3, 2), False), ((9, 1), True)])
+def test_a_cause_of_long_steps_is_named_only_if_its_samples_separate_it(
+    samples: tuple[int, int], is_named: bool
+) -> None:
+    causes = (
+        Cause(what="train.py:35 loss", seconds=0.05, samples=samples[0]),
+        Cause(what="train.py:10 loads(text)", seconds=0.03, samples=samples[1]),
+    )
+    (alert,) = told(steps(40.0, OUTSIDE), step_seconds_mean=0.12, outside_causes=causes)
+    assert ("cause" in alert.evidence) is is_named
+
+
 def test_a_cause_that_every_step_has_is_not_that_of_the_long_ones() -> None:
     (alert,) = told(
         steps(40.0, OUTSIDE), step_seconds_mean=0.12, outside_causes=(Cause(what="train.py:9 f(x)", seconds=0.02),)

@@ -104,15 +104,17 @@ def test_code_of_python_is_not_charged_to_the_call_that_gives_up_the_lock(
     assert not [what for what in found if what.startswith("train.py:18 ")], found
 
 
-def _sampled(found: dict[str, int], kept_after: dict[str, str]) -> list[tuple[str, float, int | None]]:
-    """Return causes of a second in which each unit of time is one sample."""
+def _sampled(
+    found: dict[str, int], kept_after: dict[str, str], unit_seconds: float = 1.0
+) -> list[tuple[str, float, int | None]]:
+    """Return causes of a second in which each unit of time is one sample, and so many seconds of each step."""
     causes = OutsideCauses()
     (taken,) = Bounds().take([wire.Outside(found=found, samples=sum(found.values()), kept_after=kept_after)])
     assert isinstance(taken, wire.Outside)
     causes.add(taken)
     causes.step_ended()
-    total = sum(found.values())
-    return [(one.what, round(one.seconds, 3), one.samples) for one in causes.figures(float(total), 15.0)]
+    outside = unit_seconds * sum(found.values())
+    return [(one.what, round(one.seconds, 4), one.samples) for one in causes.figures(outside, 15.0)]
 
 
 LOOP_LINE, MATMUL, UNSEEN = "train.py:15 push(heap, x)", "train.py:26 a @ b", "code after the phase optimizer"
@@ -127,6 +129,12 @@ def test_what_kept_the_lock_has_the_unseen_time_after_the_same_phase() -> None:
 def test_no_line_has_more_unseen_time_than_it_was_seen_for() -> None:
     found = {LOOP_LINE: 3, UNSEEN: 8}
     assert _sampled(found, {LOOP_LINE: "optimizer"}) == [(LOOP_LINE, 6.0, 3), (UNSEEN, 5.0, 8)]
+
+
+def test_five_milliseconds_of_each_step_are_never_seen() -> None:
+    """Code that keeps the lock for 8 ms: a sampler requests it after 5 ms, so only in the first 3 ms in time."""
+    found = {LOOP_LINE: 3, UNSEEN: 6}
+    assert _sampled(found, {LOOP_LINE: "optimizer"}, 0.001) == [(LOOP_LINE, 0.008, 3), (UNSEEN, 0.001, 6)]
 
 
 def test_two_samples_show_nothing_of_the_unseen_time() -> None:
