@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import shutil
 import tempfile
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +35,9 @@ _EFFORT = 3
 """Effort of the packing: 16 % more bytes than with 6, in less than half the time."""
 FREE_TIMES = 4
 """A disk that has less room than so many times the limit is left to others."""
+
+_READ_TOGETHER, _PAUSE_SECONDS = 16, 0.002
+"""Snapshots that are read at once, some 3 ms of processor time for eight GPUs, and the pause after them."""
 
 
 class _RecordingPart(NamedTuple):
@@ -127,22 +133,52 @@ class SnapshotHistory:
             with contextlib.suppress(LlmtopError, OSError):
                 part.writer.flush()
 
-    def snapshot_at(self, time: float) -> tuple[float, Snapshot] | None:
+    def snapshot_at(self, at: float) -> tuple[float, Snapshot] | None:
         """Return the last snapshot at or before this unix time, else the first; with its time. None without
         any."""
         with self._lock:
             for number, part in enumerate(reversed(self._parts)):
                 oldest = number + 1 == len(self._parts)
-                if part.first > time and not oldest:
+                if part.first > at and not oldest:
                     continue
                 with contextlib.suppress(LlmtopError, OSError):
                     part.writer.flush()
                     part.reader.refresh()
-                    place = part.reader.position_before(time - part.first) or 0.0
+                    place = part.reader.position_before(at - part.first) or 0.0
                     found = next(part.reader.snapshots(place), None)
                     if found is not None:
                         return part.first + found[0], found[1]
         return None
+
+    def samples(self, until: float) -> Iterator[tuple[float, Snapshot]]:
+        """Yield (unix time, snapshot) of all that is from before an instant: the newest recording first, each from
+        its oldest snapshot on. It pauses, so that other threads run.
+
+        Args:
+            until: unix time.
+        """
+        with self._lock:
+            parts = [part for part in reversed(self._parts) if part.first < until]
+        for part in parts:
+            snapshots: Iterator[tuple[float, Snapshot]] | None = None
+            read: list[tuple[float, Snapshot]] = []
+            while snapshots is None or read:
+                read = []
+                with (
+                    self._lock,
+                    contextlib.suppress(LlmtopError, OSError, ValueError),
+                ):  # it has made room meanwhile
+                    if snapshots is None:
+                        part.writer.flush()
+                        part.reader.refresh()
+                        snapshots = part.reader.snapshots()
+                    read = list(itertools.islice(snapshots, _READ_TOGETHER))
+                if snapshots is None:
+                    break
+                for position, snapshot in read:
+                    if part.first + position < until:
+                        yield part.first + position, snapshot
+                time.sleep(_PAUSE_SECONDS)
 
     @property
     def first_time(self) -> float | None:

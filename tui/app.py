@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +37,14 @@ from tui.state.earlier_view import EarlierView
 from tui.state.history import SPANS
 from tui.state.past_loader import PastLoader
 from tui.state.process_ref import ProcessRef
+from tui.state.sample_rows import LONG_SECONDS, recorded_rows, rows_of_samples
 from tui.state.view import View
 from tui.terminal import textual_private
 from tui.terminal.session import has_shell, title
 
 if TYPE_CHECKING:
     from collectors.past import SnapshotHistory
+    from collectors.replay import SnapshotReader
     from collectors.runs.past import OpenedRun
     from llmtop.capture.prepared import PreparedCaptures
     from tui.state.past_rows import PastRows
@@ -56,6 +59,9 @@ _BEHIND_SECONDS = 0.25
 _PAST_SECONDS = 0.3
 LATEST_START_SECONDS = 2.0
 """Time after which the feed starts even if the first frame has not been drawn."""
+_READ_BACK_SECONDS = 60.0
+"""Time after which the past is read again for long charts."""
+NO_OLDER_SAMPLE = "No older sample is kept, and no attached training has a run file of an earlier time."
 _WIDTHS_KEPT = 1024
 """Texts of which rich remembers the width: what is drawn anew every second is many times fewer."""
 
@@ -75,6 +81,7 @@ class LlmtopApp(ScreenContext):
         memory: ThemeMemory | None = None,
         prepared: PreparedCaptures | None = None,
         run: OpenedRun | None = None,
+        recording: Callable[[], SnapshotReader] | None = None,
     ) -> None:
         """Prepare; `run()` starts the feed; `tui.show.show` does it with the terminal guarded.
 
@@ -85,6 +92,8 @@ class LlmtopApp(ScreenContext):
             memory: the theme that was chosen last, which holds where no other is given; None: none is remembered.
             prepared: captures to open in place of taking some: the demo's.
             run: what the feed plays, where it is a run: its charts begin with the whole past.
+            recording: opens what the feed plays once more, where it is a recording: charts have what lies before a
+                jump.
 
         Raises:
             UnusableInput: there is no such theme.
@@ -108,6 +117,12 @@ class LlmtopApp(ScreenContext):
         self._earlier = EarlierView(lambda at, found: self.call_later(self._show_earlier, at, found))
         self._run_begin: float | None = None
         """Unix time since when files of runs are known that began before a live screen."""
+        self._wanted: float | None = None
+        """Unix time to show once the files of runs are read that reach back to it."""
+        self._read_back_at = -math.inf
+        """Monotonic time at which the past was read last for charts that reach further back than their buckets."""
+        self._recording = recording
+        self._recording_read_until = -math.inf
         self._run = run
         self._loads_run = False
         self._draws_past = False
@@ -133,8 +148,7 @@ class LlmtopApp(ScreenContext):
         self.follow_theme()
         if isinstance(self._feed, ReplayControls):
             self._feed.on_jump(self._on_jump)
-            if self.view.demo:
-                self._feed.on_end(self._on_end)
+            self._feed.on_end(self._on_end)
         # Not before the first frame is out: the live feed imports its sources when it starts. And by a timer, in
         # case that frame never comes to an end on a machine under load.
         self.call_after_refresh(self._begin)
@@ -220,6 +234,7 @@ class LlmtopApp(ScreenContext):
             if not isinstance(item, Snapshot):
                 history.join(item)
                 self.view.alerts.replace(item)
+                self._read_recording(item)
                 continue
             at = history.add(item)
             self.view.alerts.take(item)
@@ -246,10 +261,28 @@ class LlmtopApp(ScreenContext):
         reduce_cycle_collections()  # with many ranks a scan takes 0.1 s, in which no key is answered
         self._loader.start(run.read)
 
+    def _read_recording(self, before: list[Snapshot]) -> None:
+        """Read what of a recording lies before the snapshots that a jump has read; what is known already stays."""
+        recording, known = self._recording, self._recording_read_until
+        if recording is None or not before or before[0].time <= known:
+            return
+        self._recording_read_until = until = before[0].time
+        self._loader.start_rows(
+            lambda: recorded_rows(recording, max(known, -math.inf), until),
+            lambda rows: self.call_later(self._take_samples, rows),
+        )
+
     def _take_past(self, past: PastRows) -> None:
-        """Show what a run has kept of the time before; drawn once for many pieces."""
+        """Show what a run has kept of the time before."""
         if not self.replaying:
             self._run_begin = min(past.begin, self._run_begin or past.begin)
+        self._take_samples(past)
+        if self._wanted is not None and self._run_begin is not None:
+            at, self._wanted = self._wanted, None
+            self._show(at)
+
+    def _take_samples(self, past: PastRows) -> None:
+        """Show a piece of the past; drawn once for many pieces."""
         self.view.history.take_past(past)
         self.view.alerts.add_past([(one.as_alert(), one.until) for one in past.alerts if one.until is not None])
         if not self._draws_past:
@@ -491,11 +524,26 @@ class LlmtopApp(ScreenContext):
             self.notify(f"The charts show the {'longest' if step > 0 else 'shortest'} span already.")
 
     def _reach_back(self) -> None:
-        """Read the runs of the trainings anew where the span is longer than what is remembered without them."""
-        history, newest = self.view.history, self._newest
-        is_long = history.span is None or history.span > history.store.reach_seconds
-        if is_long and not self.replaying and newest is not None:
-            self._loader.ask_again(newest)
+        """Read what runs and this monitor keep of times that the charts show and their buckets do not reach back
+        to."""
+        history, newest, past = self.view.history, self._newest, self._past
+        if self.replaying or newest is None or history.newest is None:
+            return
+        reach = history.store.reach_seconds
+        is_long = history.span is None or history.span > reach
+        is_beyond = history.newest - (history.end - history.seconds) > reach
+        now = time.monotonic()
+        if not (is_long or is_beyond) or now - self._read_back_at < _READ_BACK_SECONDS:
+            return
+        self._read_back_at = now
+        self._loader.ask_again(newest)
+        begin = None if past is None else past.first_time
+        if past is not None and begin is not None and begin < history.newest - reach:
+            until = history.newest - reach + LONG_SECONDS
+            self._loader.start_rows(
+                lambda: rows_of_samples(past.samples(until), begin, LONG_SECONDS),
+                lambda rows: self.call_later(self._take_samples, rows),
+            )
 
     def _go_live(self) -> None:
         view = self.view
@@ -513,11 +561,14 @@ class LlmtopApp(ScreenContext):
         view, past = self.view, self._past
         newest, begin = view.history.newest, self._run_begin
         seen = None if past is None else past.first_time
+        if seen is not None and at < seen and (begin is None or begin >= seen) and self._ask_runs(at, seen):
+            return
         if begin is not None and seen is not None and at < seen and begin < seen:
             if at < begin:
                 self.notify("The screen shows the beginning of the run.")
             view.history.instant, view.paused = max(at, begin), False  # the charts move at once
             self._earlier.ask(max(at, begin), self._loader.older)
+            self._reach_back()
             self.redraw()
             return
         found = None if past is None or newest is None or at >= newest else past.snapshot_at(at)
@@ -526,10 +577,28 @@ class LlmtopApp(ScreenContext):
         else:
             instant, snapshot = found
             if at < instant:
-                beyond = past.shortened or "The history has no older samples."
+                beyond = past.shortened or NO_OLDER_SAMPLE
                 self.notify(beyond, severity="warning" if past.shortened else "information", markup=False)
             view.history.instant, view.snapshot, view.paused = instant, snapshot, False
+            self._reach_back()
         self.redraw()
+
+    def _ask_runs(self, at: float, seen: float) -> bool:
+        """Return whether files of runs are being read that reach back further than the oldest sample; the screen
+        then moves to the instant by itself.
+
+        Args:
+            at: unix time to show.
+            seen: that of the oldest sample.
+        """
+        known = len(self._loader.older)
+        if self._newest is not None:
+            self._loader.ask(self._newest, seen)
+        if len(self._loader.older) == known:
+            return False
+        self._wanted = at
+        self.notify("No older sample is kept: llmtop reads the files of the run.")
+        return True
 
     def _show_earlier(self, at: float, snapshot: Snapshot | None) -> None:
         """Show a snapshot of a run's files, unless another instant is shown by now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from tui.core.theme_memory import ThemeMemory
 from tui.terminal.session import TerminalGuard
 
 if TYPE_CHECKING:
+    from collectors.replay import SnapshotReader
     from collectors.runs.past import OpenedRun
     from llmtop.capture.prepared import PreparedCaptures
 
@@ -29,6 +30,7 @@ def show(
     remember: bool = False,
     prepared: PreparedCaptures | None = None,
     opened: OpenedRun | None = None,
+    recording: Callable[[], SnapshotReader] | None = None,
 ) -> int:
     """Run the screen until it is left, and give the terminal back whatever ends it.
 
@@ -39,6 +41,7 @@ def show(
         remember: begin with the theme that was chosen last, unless one is given, and remember the next choice.
         prepared: captures to open in place of taking some.
         opened: the run that the feed plays.
+        recording: opens the recording that the feed plays once more.
 
     Returns:
         The exit code: 0 when the person quit, 128 + the signal's number after a signal or a lost terminal.
@@ -53,7 +56,13 @@ def show(
     memory = ThemeMemory() if remember else None
     return run(
         LlmtopApp(
-            feed, ascii=ascii or not has_unicode(), theme=theme, memory=memory, prepared=prepared, run=opened
+            feed,
+            ascii=ascii or not has_unicode(),
+            theme=theme,
+            memory=memory,
+            prepared=prepared,
+            run=opened,
+            recording=recording,
         )
     )
 

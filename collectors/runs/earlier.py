@@ -15,7 +15,7 @@ from llmtop.model import jobs
 from llmtop.model.snapshot import Rank, Snapshot
 from llmtop.runs.node_notes import read_notes
 
-BEFORE_NOTE = "from before this screen was started: what the run's files keep, as means of a minute"
+BEFORE_NOTE = "from before the oldest sample of this screen: what the run's files keep, as means of a minute"
 _FULL_SECONDS = 60.0
 """Steps that figures of an instant are made of, where each step is known."""
 

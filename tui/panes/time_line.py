@@ -153,7 +153,12 @@ def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
         more = min(lanes - heights["alerts"], spare)
         heights["alerts"] += more
         spare -= more
-    growing = [place for place in range(len(tall)) if spare > 0 and not _is_constant(lines[place], view)]
+    growing = [
+        place
+        for place in range(len(tall))
+        if spare > 0 and view.history.store.slot(lines[place].name) is not None
+        if not _is_constant(lines[place], view)
+    ]
     for most in (2, 3, 4, _TALL):  # the steps first, then all alike
         for place in growing:
             if spare > 0 and tall[place] < min(most, lines[place].tall):
@@ -450,10 +455,20 @@ def _chart_rows(
     rows[0].join(label)
     for row in rows[1:]:
         row.put(" " * label.used, theme.palette.dim, label.used)
-    add_chart(rows, past, hue, theme)
+    if past.heights and not any(past.heights):
+        _fill_without_values(rows, len(past.heights), theme)
+    else:
+        add_chart(rows, past, hue, theme)
     for row, end in zip(rows, scale, strict=True):
         row.join(end).end(theme.palette.text)
     return rows
+
+
+def _fill_without_values(rows: list[Row], room: int, theme: CellTheme) -> None:
+    """Fill the cells of a chart of which no value is known in the whole span."""
+    rows[0].add(pad(clip(" no value is known of this span", room), room), theme.palette.dim)
+    for row in rows[1:]:
+        row.add(" " * room, theme.palette.dim)
 
 
 def _label(line: _Line, label: int, theme: CellTheme) -> Row:

@@ -15,6 +15,14 @@ MOST_NAMES = 10
 """The top-level phases of which there is a history, `outside` among them."""
 
 
+def parts_of(rank: Rank) -> dict[str, float]:
+    """Return mean seconds by top-level phase, `OUTSIDE` among them."""
+    parts = {phase.name: phase.host_seconds for phase in rank.phases if "/" not in phase.name}
+    if rank.outside_seconds is not None:
+        parts[OUTSIDE] = rank.outside_seconds
+    return parts
+
+
 class PhaseHistory:
     """One training process; all the room is taken at once."""
 
@@ -37,11 +45,8 @@ class PhaseHistory:
 
     def add(self, rank: Rank, now: float) -> None:
         """Take in the means that hold now; the last of a quarter minute stays."""
-        parts = {phase.name: phase.host_seconds for phase in rank.phases if "/" not in phase.name}
-        if rank.outside_seconds is not None:
-            parts[OUTSIDE] = rank.outside_seconds
         self.newest = now
-        self.add_parts(parts, now)
+        self.add_parts(parts_of(rank), now)
 
     def add_parts(self, parts: Mapping[str, float], at: float) -> None:
         """Take in mean seconds by top-level phase.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ GPU_SERIES = 8 * len(METRICS)
 """Number of series for GPUs: all figures of eight GPUs, the first figures of each where there are more."""
 MOST_RANKS = 32
 MOST_ALERTS = 200
-_HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
+HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
 """A pause between snapshots longer than both (seconds, and multiples of the usual pause) is a gap in the data."""
 _BUCKETS_SECONDS = (60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 _PHASE_BUCKETS = 3
@@ -124,6 +124,43 @@ _Key = tuple[str, int, float]
 def key_of(rank: Rank) -> _Key:
     """Return the permanent key of a training process. Its pid may be reused once it has ended."""
     return rank.host, rank.pid, rank.attached_at or 0.0
+
+
+def samples_beside_gpus(snapshot: Snapshot) -> Iterator[tuple[Name, float | None]]:
+    """Yield the sampled figures of trainings, jobs and the host by the names of their series."""
+    silent = {key_of(rank) for rank in snapshot.ranks if stalled_seconds(rank, snapshot.time) is not None}
+    for rank in snapshot.ranks:
+        key = key_of(rank)
+        if key not in silent:
+            yield (key, "tokens"), rank.tokens_per_s
+        for logged in list(rank.metrics)[:METRICS_OF_A_RANK]:
+            yield (key, "metric", logged), rank.metrics[logged]
+    stopped = {rank.job for rank in snapshot.ranks if key_of(rank) in silent}
+    for job in snapshot.jobs:
+        if job.name not in stopped:
+            yield ("job", job.name), job.tokens_per_s
+    host = snapshot.host
+    yield ("host", "cpu"), host.cpu_pct
+    yield ("host", "disk_read"), host.disk_read_bytes_per_s
+    yield ("host", "disk_write"), host.disk_write_bytes_per_s
+    yield ("host", "net_rx"), host.net_rx_bytes_per_s
+    yield ("host", "net_tx"), host.net_tx_bytes_per_s
+    yield ("host", "memory"), host.memory_used_bytes
+
+
+def step_values(rank: Rank, late: float) -> Iterator[tuple[float, float, float]]:
+    """Yield (since, until, seconds) of the new steps or requests of a process.
+
+    Args:
+        rank: as a snapshot has it.
+        late: seconds to add to its unix times.
+    """
+    for step in rank.new_steps:
+        start, took = step.started_at + late, step.interval_seconds
+        if rank.kind == "request":
+            yield start, start + step.seconds, request_latency(step)
+        elif took is not None:
+            yield start - took, start, took
 
 
 class History:
@@ -229,7 +266,7 @@ class History:
         if before is not None and now <= before:
             return now
         gap = self._usual if before is None else now - before
-        if before is not None and gap <= max(_HOLE_SECONDS, _HOLE_TIMES * self._usual):
+        if before is not None and gap <= max(HOLE_SECONDS, _HOLE_TIMES * self._usual):
             self._usual += 0.2 * (gap - self._usual)
             since = before
         else:
@@ -261,25 +298,8 @@ class History:
                     slots.append(slot)
                     values.append(value)
 
-        silent = {key_of(rank) for rank in snapshot.ranks if stalled_seconds(rank, snapshot.time) is not None}
-        for rank in snapshot.ranks:
-            key = key_of(rank)
-            if key not in silent:
-                take((key, "tokens"), rank.tokens_per_s)
-            for logged in list(rank.metrics)[:METRICS_OF_A_RANK]:
-                take((key, "metric", logged), rank.metrics[logged])
-        stopped = {rank.job for rank in snapshot.ranks if key_of(rank) in silent}
-        for job in snapshot.jobs:
-            if job.name in stopped:
-                continue
-            take(("job", job.name), job.tokens_per_s)
-        host = snapshot.host
-        take(("host", "cpu"), host.cpu_pct)
-        take(("host", "disk_read"), host.disk_read_bytes_per_s)
-        take(("host", "disk_write"), host.disk_write_bytes_per_s)
-        take(("host", "net_rx"), host.net_rx_bytes_per_s)
-        take(("host", "net_tx"), host.net_tx_bytes_per_s)
-        take(("host", "memory"), host.memory_used_bytes)
+        for name, value in samples_beside_gpus(snapshot):
+            take(name, value)
         gpus, slot_of = snapshot.gpus, self.store.slots.get
         self._gpus |= {gpu.uuid: gpu for gpu in gpus}
         for metric in METRICS:
@@ -317,13 +337,7 @@ class History:
         return slot
 
     def _add_steps(self, rank: Rank, late: float) -> None:
-        found: list[tuple[float, float, float]] = []
-        for step in rank.new_steps:
-            start, took = step.started_at + late, step.interval_seconds
-            if rank.kind == "request":
-                found.append((start, start + step.seconds, request_latency(step)))
-            elif took is not None:
-                found.append((start - took, start, took))
+        found = list(step_values(rank, late))
         if not found:
             return
         slot = self._slot((key_of(rank), "step"))

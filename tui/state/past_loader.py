@@ -38,12 +38,16 @@ class PastLoader:
 
     def start(self, work: Callable[[], Iterator[RunPast]]) -> None:
         """Hand over all that `work` yields."""
+        self.start_rows(lambda: (rows for past in work() for rows in rows_of(past)), self._hand_over)
+
+    @staticmethod
+    def start_rows(work: Callable[[], Iterator[PastRows]], hand_over: Callable[[PastRows], object]) -> None:
+        """Call `hand_over`, in a thread, with each piece that `work` yields."""
 
         def run() -> None:
-            for past in work():
-                for rows in rows_of(past):
-                    self._hand_over(rows)
-                    time.sleep(_PAUSE_SECONDS)
+            for rows in work():
+                hand_over(rows)
+                time.sleep(_PAUSE_SECONDS)
 
         threading.Thread(target=run, name="llmtop-past", daemon=True).start()
 

@@ -21,7 +21,7 @@ from llmtop.model.setting_ranges import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECON
 if TYPE_CHECKING:
     from collectors.base.source import Feed
     from collectors.record_stage import RecordStage
-    from collectors.replay import ReplayFeed
+    from collectors.replay import ReplayFeed, SnapshotReader
     from collectors.runs.past import OpenedRun
     from llmtop.cli.live.alert_command import AlertCommand
     from llmtop.cli.live.webhook import Webhook
@@ -318,7 +318,11 @@ def _replay(
     from llmtop.system.inputs import Limits
 
     unpaced = as_json and speed is None
-    reader = Reader(path, Limits(lifted=True) if no_limits else None)
+
+    def opened() -> Reader:
+        return Reader(path, Limits(lifted=True) if no_limits else None)
+
+    reader = opened()
     if not as_json:
         require_terminal("--json")
     feed = ReplayFeed(reader, lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
@@ -327,7 +331,7 @@ def _replay(
         return EXIT_DONE
     if begin:
         feed.seek(begin)
-    return show_feed(feed, ascii=ascii, theme=theme, captures=captures)
+    return show_feed(feed, ascii=ascii, theme=theme, captures=captures, recording=opened)
 
 
 def alert_stages(
@@ -384,13 +388,14 @@ def show_feed(
     theme: str | None,
     captures: Path | None = None,
     opened: OpenedRun | None = None,
+    recording: Callable[[], SnapshotReader] | None = None,
 ) -> int:
     """Run the screen, the demo's with captures; 128 + the signal's number if that or a lost terminal ended it."""
     _load_asyncio_without_tls()
     from tui.show import show
 
     if captures is None:
-        return show(feed, ascii=ascii, theme=theme, remember=True, opened=opened)
+        return show(feed, ascii=ascii, theme=theme, remember=True, opened=opened, recording=recording)
     from llmtop.capture.prepared import PreparedCaptures
 
     prepared = PreparedCaptures(captures)
