@@ -6,6 +6,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +22,7 @@ from collectors.base.source import GpuReading, GpuSource, HostSource, ProcessSou
 from collectors.gpu.selection import GpuSelection, with_whole_uuids
 from llmtop import config
 from llmtop.model import jobs
-from llmtop.model.snapshot import Host, Process, Snapshot
+from llmtop.model.snapshot import Host, Process, Snapshot, Step
 
 if TYPE_CHECKING:
     from collectors.run_notes.stage import KeepRuns
@@ -188,6 +189,8 @@ class Hub:
         self._wake = InterruptibleSleep()
         self._closed = False
         self._sources: Sources | None = None
+        self._kept: dict[tuple[str, int], tuple[Step, ...]] = {}
+        """Steps that came until rates were known, by host and pid, those from before this monitor among them."""
         self._thread = FeedThread("llmtop-hub")
 
     @property
@@ -262,13 +265,33 @@ class Hub:
         ranks, processes = sources.ranks.latest(), sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
         kept = () if sources.keep_runs is None else (sources.keep_runs,)
-        if with_earlier:
-            from collectors.earlier_steps import earlier_snapshots
-
-            for earlier in earlier_snapshots(snapshot):
-                sources.rules(earlier)
         rules = (is_paced and sources.paced_rules) or sources.rules
+        if with_earlier:
+            rules = partial(self._judge_from_first_step, rules)
         return pipeline.run((*sources.before_rules, rules, *kept, *self._stages), snapshot)
+
+    def _judge_from_first_step(self, rules: Stage, snapshot: Snapshot) -> Snapshot:
+        """Return what the rules make of a snapshot once they have judged the steps from before this monitor."""
+        from collectors.earlier_steps import earlier_snapshots
+
+        ranks = [
+            replace(rank, new_steps=self._kept.get((rank.host, rank.pid), ()) + rank.new_steps)
+            for rank in snapshot.ranks
+        ]
+        self._kept.clear()
+        whole = replace(snapshot, ranks=tuple(ranks))
+        for earlier in earlier_snapshots(whole):
+            self._start_sources().rules(earlier)
+        return replace(rules(whole), ranks=snapshot.ranks)
+
+    def _poll_before_rates(self) -> Snapshot:
+        """Make a snapshot, and keep its steps for `_judge_from_first_step`."""
+        snapshot = self.poll()
+        for rank in snapshot.ranks:
+            if rank.new_steps:
+                key = rank.host, rank.pid
+                self._kept[key] = self._kept.get(key, ()) + rank.new_steps
+        return snapshot
 
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
@@ -307,8 +330,10 @@ class Hub:
         self._warm_up(on_snapshot)
         reduce_cycle_collections()
         due = tidied = time.monotonic()
+        is_first = True
         while not self._closed:
-            on_snapshot(self.poll(is_paced=True))
+            on_snapshot(self.poll(with_earlier=is_first, is_paced=True))
+            is_first = False
             if due - tidied >= TIDY_SECONDS:
                 tidied = due
                 release_free_memory()
@@ -321,7 +346,7 @@ class Hub:
         while not self._whole and not self._closed and time.monotonic() < deadline:
             if self._wait_for_rates(time.monotonic()):
                 return
-            on_snapshot(self.poll())
+            on_snapshot(self._poll_before_rates())
             pause = min(WARM_PACE_SECONDS, self._interval, deadline - time.monotonic())
             self._wait_for_rates(time.monotonic() + pause)
         self._wait_for_rates(deadline)

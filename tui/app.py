@@ -72,6 +72,13 @@ class LlmtopApp(ScreenContext):
     TITLE = "llmtop"
     ENABLE_COMMAND_PALETTE = True
 
+    _wanted: float | None = None
+    """Unix time to show once the files of runs are read that reach back to it."""
+    _read_back_at = -math.inf
+    """Monotonic time at which the past was read last for charts that reach further back than their buckets."""
+    _recording_read_until = -math.inf
+    """Unix time up to which the past of a recording was read."""
+
     def __init__(
         self,
         feed: Feed,
@@ -117,12 +124,7 @@ class LlmtopApp(ScreenContext):
         self._earlier = EarlierView(lambda at, found: self.call_later(self._show_earlier, at, found))
         self._run_begin: float | None = None
         """Unix time since when files of runs are known that began before a live screen."""
-        self._wanted: float | None = None
-        """Unix time to show once the files of runs are read that reach back to it."""
-        self._read_back_at = -math.inf
-        """Monotonic time at which the past was read last for charts that reach further back than their buckets."""
         self._recording = recording
-        self._recording_read_until = -math.inf
         self._run = run
         self._loads_run = False
         self._draws_past = False
@@ -268,7 +270,7 @@ class LlmtopApp(ScreenContext):
             return
         self._recording_read_until = until = before[0].time
         self._loader.start_rows(
-            lambda: recorded_rows(recording, max(known, -math.inf), until),
+            lambda: recorded_rows(recording, known, until),
             lambda rows: self.call_later(self._take_samples, rows),
         )
 

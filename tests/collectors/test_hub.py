@@ -18,7 +18,8 @@ from collectors.base.source import Feed, GpuChoice, GpuReading, RanksReading
 from collectors.gpu.selection import GpuSelection, with_whole_uuids
 from collectors.hub import Hub, Sources, live_sources, next_round, sampling_delay
 from llmtop.errors import UnusableInput
-from llmtop.model.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot, to_json
+from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step, to_json
+from llmtop.rules.engine import Rules
 from tests.support.processes import wait_for
 from tests.support.snapshots import gpu, rank
 
@@ -506,3 +507,60 @@ def test_of_all_users_no_stage_goes_by_what_a_process_says(tmp_path: Path) -> No
     ]
     assert stages[0] - stages[1] >= {"NcclRas", "LoaderCosts"}
     assert stages[1] == {"GpuBusy", "DcgmActivity"}
+
+
+@pytest.mark.parametrize("rates_known_at_once", [True, False])
+def test_an_alert_of_a_screen_is_as_old_as_that_of_the_only_snapshot(rates_known_at_once: bool) -> None:
+    """Both know 60 s of steps that wait for data, of before they started; the steps come once."""
+    now, ages = time.time(), []
+    steps = tuple(
+        Step(
+            index=5000 + number,
+            started_at=now - 60 + 0.5 * number,
+            seconds=0.5,
+            interval_seconds=0.5,
+            phases=(Phase(name="dataload", host_seconds=0.4), Phase(name="forward", host_seconds=0.1)),
+        )
+        for number in range(120)
+    )
+    trained = rank(
+        host="node",
+        state="running",
+        kind="step",
+        step=5119,
+        attached_at=now - 900,
+        last_step_at=now,
+        new_steps=steps,
+    )
+    for is_screen in (False, True):
+        machine = Machine(0.2, rules=Rules().apply)
+        machine.gpu.value = GpuReading(notes=("no GPU",))
+        machine.ranks = SentOnce(RanksReading(ranks=(trained,)))
+        machine.processes.value = (Process(pid=trained.pid, cpu_pct=50.0),)
+        machine.host.value = Host(name="node", cpu_pct=5.0 if rates_known_at_once or not is_screen else None)
+        if not is_screen:
+            got = [machine.hub.first_snapshot()]
+        else:
+            got = []
+            machine.hub.start(got.append)
+            wait_for(lambda seen=got: seen)
+            machine.host.value = Host(name="node", cpu_pct=5.0)
+            wait_for(lambda seen=got: seen[-1].host.cpu_pct is not None and seen[-1].alerts)
+        machine.hub.close()
+        assert sum(len(one.ranks[0].new_steps) for one in got) == 120, "no step is handed out twice"
+        (alert,) = got[-1].alerts
+        assert alert.id == "input_bound"
+        ages.append(now - alert.since)
+    assert ages[0] == pytest.approx(60.0, abs=13.0)
+    assert ages[1] == pytest.approx(ages[0], abs=6.0), "one snapshot in five seconds is judged"
+
+
+class SentOnce(GivenRanks):
+    """Trainings whose new steps are in the first reading alone."""
+
+    def latest(self) -> RanksReading:
+        now, self.value = (
+            self.value,
+            replace(self.value, ranks=tuple(replace(one, new_steps=()) for one in self.value.ranks)),
+        )
+        return now
