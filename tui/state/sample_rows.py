@@ -153,7 +153,7 @@ class _Piece:
             row = since, until, sum(values) / len(values), min(values), max(values)
             self._rows.setdefault(name, []).append(row)
         for key, parts in self._parts.items():
-            self._phases.setdefault(key, []).append((since, until, parts))
+            self._phases.setdefault(key, []).append((until - self._seconds, until, parts))
         self._values, self._parts = {}, {}
 
 
