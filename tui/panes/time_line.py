@@ -27,7 +27,7 @@ from tui.series.phase_history import PhaseHistory
 from tui.series.series_store import Cells
 from tui.state.history import History, Name, key_of
 from tui.state.past_rows import METRICS_OF_A_RANK
-from tui.state.stalled import is_still, still_pids
+from tui.state.stalled import is_still, stalled_seconds, still_pids
 from tui.state.view import View
 
 LABEL = 16
@@ -567,16 +567,20 @@ def _phases(view: View, label: int, room: int, width: int, theme: CellTheme) -> 
         return row
     history = view.history
     number = max(min(room // _LEAST_SLICE, 12), 1)
-    cells = history.cells(number)
-    if known.kept is None or known.kept[0] != (cells, history.end // _REFRESH_SECONDS, room, theme):
-        painted = _slices(rank, known, history, cells, room, theme)
-        known.kept = (cells, history.end // _REFRESH_SECONDS, room, theme), painted
+    cells, until = history.cells(number), history.end
+    if view.snapshot is not None and (silent := stalled_seconds(rank, view.snapshot.time)) is not None:
+        until -= silent  # no phase runs since the last step
+    made_of = cells, until // _REFRESH_SECONDS, room, theme
+    if known.kept is None or known.kept[0] != made_of:
+        known.kept = made_of, _slices(rank, known, history, until, cells, room, theme)
     kept = known.kept[1]
     assert isinstance(kept, Row)
     return row.join(kept)
 
 
-def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, room: int, theme: CellTheme) -> Row:
+def _slices(
+    rank: Rank, known: PhaseHistory, history: History, last: float, cells: Cells, room: int, theme: CellTheme
+) -> Row:
     row = Row(room)
     colors = phase_bars.colors(rank)
     letters = phase_bars.letters(known.names)
@@ -584,12 +588,12 @@ def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, roo
     begin = max(first, history.end - history.seconds)
     for place in range(-1, cells.number):  # the newest stretch is not over, so one more begins before the span
         start = (cells.first + place) * cells.seconds
-        since, until = max(start, begin), min(start + cells.seconds, history.end)
+        since, until = max(start, begin), min(start + cells.seconds, last)
         left, right = (room - round(room * (history.end - at) / history.seconds) for at in (since, until))
         parts = known.mean_phases(since, until) if right - left > 1 else None
-        row.fill_to(left, theme.palette.text)
         if parts is None:
             continue
+        row.fill_to(left, theme.palette.text)
         lengths = split(list(parts.values()), sum(parts.values()), right - left - 1)
         for (name, _), length in zip(parts.items(), lengths, strict=True):
             phase_bars.block(row, letters[name], length, colors.get(name, phase_bars.REST), theme)

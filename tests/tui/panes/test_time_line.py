@@ -211,3 +211,24 @@ def test_a_figure_whose_history_has_no_room_has_no_row() -> None:
     assert [row for row in labelled if not row[time_line.LABEL + 1 :].strip() and " alerts" not in row] == []
     of_gpus = {(gpu.uuid, key) for gpu in moments[-1].gpus for key in ("pcie_tx", "nvlink_rx")}
     assert any(map(view.history.is_left_out, of_gpus)), "16 GPUs have more figures than there is room for"
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_bars_of_phases_end_where_the_last_step_did(width: int) -> None:
+    made = [replace(one, alerts=()) for one in scene(gpus=2, seconds=80)]
+    ended = made[60].time
+    shown = [
+        one
+        if one.time <= ended
+        else replace(one, ranks=tuple(replace(rank, new_steps=(), last_step_at=ended) for rank in one.ranks))
+        for one in made
+    ]
+    view = viewed(*shown)
+    view.history.span = 120.0
+    rows = [row.strip(ascii_only=False).text for row in time_line.paint(view, width, 14, LOOK)]
+    (phases,) = (row for row in rows if row.startswith(" phases"))
+    label = time_line.LABEL + 1
+    room = width - label - 12
+    last = room * (1 - (shown[-1].time - ended) / 120.0)
+    assert len(phases.rstrip()) - label <= last + 1, "no step ended in the last 19 s"
+    assert len(phases.rstrip()) - label >= last - 0.1 * room, "the bars go on to the last step"
