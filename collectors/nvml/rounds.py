@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collectors.base.periodic_thread import PeriodicThread
+import time
+
+from collectors.base.periodic_thread import last_tick
 from collectors.base.shared_rounds import SharedRounds
 from collectors.gpu.poll_times import SLOW_SECONDS
 from collectors.gpu.slow_poll_schedule import SPACING_SECONDS, TOGETHER_SECONDS, slow_offset
@@ -16,12 +18,12 @@ FAST_PATIENCE_SECONDS = 0.05
 and snapshots follow the tick by 0.2 s."""
 SLOW_PATIENCE_SECONDS = 1.0
 """The same for slow values; a call takes up to 25 ms, and no snapshot waits for it."""
-_WATCH_SECONDS = 1.0
-"""Longest time between looks at rounds that take too long."""
+_LOOK_AFTER_SECONDS = 1.1 * FAST_PATIENCE_SECONDS
+"""Time from the beginning of a round of cheap values to the look whether it is stuck."""
 
 
 class GpuRounds:
-    """The threads that sample GPUs, and one that looks whether they are stuck."""
+    """The threads that sample GPUs."""
 
     def __init__(self, interval: float, at_end: Callable[[], None]) -> None:
         """Prepare; the threads start with the first GPU.
@@ -35,12 +37,7 @@ class GpuRounds:
         self._count = 1
         self.fast = SharedRounds("gpus", interval, patience=FAST_PATIENCE_SECONDS, at_end=at_end)
         self.slow = SharedRounds("gpus-slow", slow_pace(interval), patience=SLOW_PATIENCE_SECONDS)
-        self._watch = PeriodicThread("gpus-watch", self._hand_over, interval, warms_up=False)
         self.set_interval(interval)
-
-    def start(self) -> None:
-        """Begin to watch the rounds."""
-        self._watch.start()
 
     def set_interval(self, seconds: float) -> None:
         """Change the pace of all rounds.
@@ -52,7 +49,6 @@ class GpuRounds:
         self.fast.set_seconds(seconds)
         spacing = SPACING_SECONDS if seconds < TOGETHER_SECONDS else 0.0
         self.slow.set_seconds(slow_pace(seconds), offset=slow_offset(self._count - 1, seconds), spacing=spacing)
-        self._watch.set_seconds(min(seconds, _WATCH_SECONDS), min(FAST_PATIENCE_SECONDS, seconds / 2))
 
     def set_count(self, count: int) -> None:
         """Take note of how many GPUs there are: spaced slow polls begin the earlier."""
@@ -60,9 +56,16 @@ class GpuRounds:
             self._count = count
             self.set_interval(self.interval)
 
-    def _hand_over(self) -> None:
+    def hand_over(self) -> float:
+        """Give rounds that are stuck to another thread.
+
+        Returns:
+            Seconds until the next round of cheap values should have ended: when to look again.
+        """
         self.fast.hand_over()
         self.slow.hand_over()
+        now = time.monotonic()
+        return last_tick(now, self.interval, min(_LOOK_AFTER_SECONDS, self.interval / 2)) + self.interval - now
 
 
 def slow_pace(interval: float) -> float:

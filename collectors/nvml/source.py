@@ -48,7 +48,8 @@ class NvmlSource:
     def __init__(self, interval: float = 1.0, on_fresh: Callable[[], None] = lambda: None) -> None:
         """Prepare to sample every `interval` seconds; touches no driver yet.
 
-        `on_fresh` is called, from any thread, after each round of cheap values and after each enumeration.
+        `on_fresh` is called, from any thread, after each round of cheap values and after each enumeration that
+        found a change.
         """
         self._interval = interval
         self._on_fresh = on_fresh
@@ -68,7 +69,6 @@ class NvmlSource:
         """Begin to search for the driver and its GPUs; what is missing becomes a note."""
         self._started_at = time.monotonic()
         self._watch.start()
-        self._rounds.start()
 
     def set_interval(self, seconds: float) -> None:
         """Change the poll interval of all GPUs.
@@ -80,6 +80,10 @@ class NvmlSource:
         self._rounds.set_interval(seconds)
         for sampler in self._samplers.copy().values():
             sampler.set_interval(seconds)
+
+    def hand_over(self) -> float:
+        """Give rounds that are stuck to another thread; to be called again after the seconds that it returns."""
+        return self._rounds.hand_over()
 
     def reading_values(self) -> Values:
         """Return the present values as plain data: fields of `GpuReading`, its GPUs and its uses.
@@ -116,8 +120,15 @@ class NvmlSource:
     # ---- the watching thread ----
 
     def _discover_and_notify(self) -> None:
+        before = self._found()
         self._discover()
-        self._on_fresh()
+        if self._found() != before:
+            self._on_fresh()
+
+    def _found(self) -> tuple[object, ...]:
+        """Return what an enumeration may change."""
+        gpus = [(one.uuid, one.index, one.listed) for one in self._samplers.values()]
+        return self._looked, self._problem, self._versions, self._unknown, gpus
 
     def _discover(self) -> None:
         anew = not self._initialised

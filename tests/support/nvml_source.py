@@ -23,6 +23,7 @@ class OwnSource(NvmlSource):
 
     def latest(self) -> GpuReading:
         """What it tells, through JSON."""
+        self.hand_over()
         return msgspec.convert(json.loads(json.dumps(self.reading_values())), GpuReading)
 
     def close(self) -> None:
