@@ -9,6 +9,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 TYPE_CHECKING = False  # loading typing would take a training's Python some milliseconds
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _FLOPS = tuple(f"{prefix}FLOP" for prefix in _DECIMAL)
 _FEW_FLOPS = 1e11
 """FLOP/s from which a rate has the unit of datasheets, TFLOP/s."""
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+_TEXTS_KEPT = 512
+"""Numbers whose text is kept, for each way to write them."""
 _STYLES = re.compile("(\x1b\\[[0-9;]*m)")
 
 
@@ -38,6 +41,12 @@ def _absent(value: float | None) -> bool:
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
     """`value` with so many decimals and the unit after it ("98%", "1980 MHz" for unit " MHz")."""
+    return _number_text(value, digits, unit)
+
+
+# A frame of the screen has a hundred numbers, most of them as in the frame before.
+@lru_cache(maxsize=_TEXTS_KEPT, typed=True)
+def _number_text(value: float | None, digits: int, unit: str) -> str:
     try:  # as `_absent`, without its call: a frame of the screen has a hundred numbers
         if value is None or not math.isfinite(value):
             return DASH
@@ -126,6 +135,7 @@ def counted(value: float, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
+@lru_cache(maxsize=_TEXTS_KEPT, typed=True)
 def _scale_text(value: float | None, base: float, units: tuple[str, ...], gap: str) -> str:
     if value is None or _absent(value):
         return DASH

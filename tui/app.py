@@ -337,7 +337,7 @@ class LlmtopApp(ScreenContext):
 
     def _describe_replay(self) -> None:
         feed = self._feed
-        if isinstance(feed, ReplayControls):
+        if self._replays and isinstance(feed, ReplayControls):
             self.view.paused, self.view.ended = feed.paused, feed.ended
             end = " end" if feed.ended else ""
             self.view.replay = f"{feed.speed:g}× {_clock(feed.position)} of {_clock(feed.length)}{end}"

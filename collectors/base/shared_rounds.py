@@ -156,6 +156,12 @@ class SharedRounds:
                 self._runner.thread.stop()
                 self._runner = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Return True if a round is in hand."""
+        runner = self._runner
+        return runner is not None and runner.busy_since is not None
+
     def hand_over(self) -> None:
         """Give the rest of a round that takes too long to a new thread; to be called now and then."""
         with self._lock:

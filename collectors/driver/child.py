@@ -25,8 +25,9 @@ PACE = struct.Struct("<d")
 """Down the channel: the seconds between samples; the first one starts the work."""
 LENGTH = struct.Struct("<I")
 """Up the channel: the length in bytes of a message in JSON, then that: [reading, uses, or null if as before]."""
-HEARTBEAT_SECONDS = 1.0
-"""A reading is sent this often at least: the monitor takes silence for a process that hangs."""
+HEARTBEAT_SECONDS = 1.1
+"""A reading is sent this often at least: the monitor takes silence for a process that hangs. Longer than the usual
+interval of 1 s, so that neither end wakes up a moment before a reading."""
 
 _CRASHES = frozenset({
     signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP,

@@ -136,7 +136,8 @@ class DriverSource:
             except TimeoutError:
                 silent += 1
                 if silent >= SILENT_HEARTBEATS:
-                    self._trouble = f"the process that asks the driver has not answered for {silent} s"
+                    seconds = round(silent * HEARTBEAT_SECONDS)
+                    self._trouble = f"the process that asks the driver has not answered for {seconds} s"
                 continue
             except OSError:
                 return

@@ -24,8 +24,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "mem_bytes": BYTES,
 }
 """Least and most by field of `llmtop.model.snapshot.Gpu`, and `mem_bytes` of `collectors.base.source.GpuUse`."""
-_SIMPLE = {name: bounds for name, bounds in BOUNDS.items() if name != "mem_used_bytes"}
-"""Bounds that depend on no other field."""
+_OF_TOTAL = "mem_used_bytes"
+"""The only field whose bounds depend on another one."""
 PID_LIMIT = 1 << 22
 """Linux's PID_MAX_LIMIT: every pid is smaller."""
 NO_REASONS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
@@ -45,24 +45,25 @@ def plausible_values(values: Values, implausible: ImplausibleValues) -> Values:
     "none"."""
     sound: Values = {}
     for name, value in values.items():
-        bounds = _SIMPLE.get(name)
-        usual = bounds is not None and value is not None and bounds[0] <= value <= bounds[1]  # as NaN is not
-        if usual or _is_plausible(name, value, values, implausible):
+        bounds = BOUNDS.get(name)
+        if (
+            bounds is None
+            or value is None
+            or (name != _OF_TOTAL and bounds[0] <= value <= bounds[1])  # as NaN is not
+            or _is_plausible(name, value, values, implausible)
+        ):
             sound[name] = value
     return sound
 
 
-def _is_plausible(name: str, value: object, values: Values, implausible: ImplausibleValues) -> bool:
-    bounds = BOUNDS.get(name)
-    if bounds is None or not isinstance(value, (int, float)):
-        return True
+def _is_plausible(name: str, value: float, values: Values, implausible: ImplausibleValues) -> bool:
     if math.isnan(value):
         return False
-    most = bounds[1]
+    least, most = BOUNDS[name]
     total = values.get("mem_total_bytes")
-    if name == "mem_used_bytes" and total is not None and 0 < total <= most:
+    if name == _OF_TOTAL and total is not None and 0 < total <= most:
         most = total
-    if bounds[0] <= value <= most:
+    if least <= value <= most:
         return True
     implausible[name] = value
     return False

@@ -40,6 +40,8 @@ GPM_PATIENCE = 3
 """Rounds without PCIe rates from GPM after which NVML's own are asked for."""
 FAULTS_EVERY = 5
 """Memory faults are asked for in every fifth slow round."""
+_NO_NAME = "GPU"
+"""Name of a GPU until the driver gives one, which it is then asked for no more."""
 NO_GPM = "LLMTOP_NO_GPM"
 """Set to leave GPM alone, where a driver does not survive it."""
 FIRST_ROUNDS = 3
@@ -97,7 +99,7 @@ class DeviceSampler:
         self._on_fresh = on_fresh
         self.listed = True
         """True if the driver listed this GPU when it was last asked."""
-        self.name = "GPU"
+        self.name = _NO_NAME
         self._handle = handle
         self._rounds = rounds
         self._born = time.monotonic()
@@ -375,7 +377,8 @@ class DeviceSampler:
         call, handle = self._slow_call, self._handle
         implausible: ImplausibleValues = {}
         call.begin()
-        self.name = call("nvmlDeviceGetName", handle) or self.name
+        if self.name == _NO_NAME:
+            self.name = call("nvmlDeviceGetName", handle) or _NO_NAME
         values = slow_values(call, handle)
         if call.is_lost:
             self._uses = []

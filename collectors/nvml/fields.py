@@ -45,7 +45,8 @@ def fast_values(call: Caller, handle: Any, implausible: ImplausibleValues) -> Va
         return {}
     values = memory_values(call, handle)
     if utilization is not None:
-        values["util_pct"], values["mem_util_pct"] = float(utilization.gpu), float(utilization.memory)
+        values["util_pct"] = float(raw(utilization, "gpu"))
+        values["mem_util_pct"] = float(raw(utilization, "memory"))
     values["power_watts"] = _scale_or_none(call("nvmlDeviceGetPowerUsage", handle), 1e-3)
     values["temperature_c"] = _scale_or_none(_temperature(call, handle), 1.0)
     values["sm_clock_mhz"] = _scale_or_none(call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM), 1.0)
@@ -66,7 +67,7 @@ def memory_values(call: Caller, handle: Any) -> Values:
         memory = call("nvmlDeviceGetMemoryInfo", handle)  # what drivers before 510 have
     if memory is None:
         return {}
-    return {"mem_used_bytes": memory.used, "mem_total_bytes": memory.total}
+    return {"mem_used_bytes": raw(memory, "used"), "mem_total_bytes": raw(memory, "total")}
 
 
 def system_memory_values(call: Caller, gpu_name: str) -> Values:
@@ -169,9 +170,10 @@ def _fields(call: Caller, handle: Any, numbers: tuple[int, ...]) -> tuple[float 
 
 
 def _field(field: Any) -> float | None:
-    if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in _MEMBERS:
+    kind = raw(field, "valueType")
+    if raw(field, "nvmlReturn") != pynvml.NVML_SUCCESS or kind not in _MEMBERS:
         return None
-    value: float = getattr(field.value, _MEMBERS[field.valueType])
+    value: float = getattr(raw(field, "value"), _MEMBERS[kind])
     return value
 
 
@@ -224,6 +226,8 @@ def _list(call: Caller, handle: Any, kind: str, implausible: ImplausibleValues) 
     best: list[Any] | None = None
     for version in _VERSIONS:
         answer = call(f"nvmlDeviceGet{kind}RunningProcesses_{version}", handle)
+        if answer == []:  # as most are
+            return []
         if answer is not None and (best is None or len(_implausible_pids(answer)) <= len(_implausible_pids(best))):
             best = answer
         if call.is_lost or (best is not None and not _implausible_pids(best)):

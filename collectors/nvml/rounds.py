@@ -60,12 +60,13 @@ class GpuRounds:
         """Give rounds that are stuck to another thread.
 
         Returns:
-            Seconds until the next round of cheap values should have ended: when to look again.
+            Seconds until the round of cheap values in hand, else the next one, should have ended.
         """
         self.fast.hand_over()
         self.slow.hand_over()
         now = time.monotonic()
-        return last_tick(now, self.interval, min(_LOOK_AFTER_SECONDS, self.interval / 2)) + self.interval - now
+        due = last_tick(now, self.interval) + min(_LOOK_AFTER_SECONDS, self.interval / 2)
+        return (due if self.fast.is_busy and now < due else due + self.interval) - now
 
 
 def slow_pace(interval: float) -> float:

@@ -6,6 +6,8 @@ snapshot has the names.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 TYPE_CHECKING = False  # the process that asks the driver loads no more than it must
 if TYPE_CHECKING:
     from typing import Final
@@ -37,6 +39,7 @@ BITS: Final[dict[int, str]] = {
 }
 
 
+@lru_cache(maxsize=64)
 def reason_names(bits: int) -> tuple[str, ...]:
     """Return the names of the reasons in a mask; a bit that has no name here is named by its value."""
     return tuple(BITS.get(1 << place, f"reason_{1 << place:#x}") for place in range(64) if bits >> place & 1)

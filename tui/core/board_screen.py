@@ -83,8 +83,9 @@ class BoardScreen(Screen[None], inherit_bindings=False):
     def redraw(self) -> None:
         """Show what is known as it is now. Called for each snapshot, each change of choice, and each resize."""
         board = self._board
-        if board is not None and board.size:  # not yet, where the screen has only just been pushed
-            board.show(self.painted(*board.size), self.cell_theme)
+        size = None if board is None else board.size
+        if board is not None and size:  # not yet, where the screen has only just been pushed
+            board.show(self.painted(*size), self.cell_theme, size)
 
     def painted(self, width: int, height: int) -> list[Placed]:
         """Return all of the screen; a message or the prompt takes its rows from what is above the footer."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.core.layout import Rect
+from tui.paint.glyphs import to_ascii
 from tui.paint.rows import CellTheme, Row
 from tui.paint.strips import rendered
 from tui.terminal.textual_private import (
@@ -50,26 +52,33 @@ class Board(Widget):
         """Lines of the screen; None where nothing was painted."""
         self._drawn_with: CellTheme | None = None
 
-    def show(self, parts: Iterable[Placed], theme: CellTheme) -> None:
-        """Replace what is shown by these parts."""
+    def show(self, parts: Iterable[Placed], theme: CellTheme, size: Size) -> None:
+        """Replace what is shown by these parts.
+
+        Args:
+            parts: painted for `size`.
+            theme: colours and glyphs that they were painted with.
+            size: of the board now, which Textual computes anew each time.
+        """
         placed = list(parts)
         rects = [part.rect for part in placed]
         rows = [[row.segments for row in part.rows] for part in placed]
-        width, height = self.size
+        width, height = size
         if rects == self._rects and theme is self._drawn_with and len(self._lines) == height:
             lines = _changed_lines(rects, self._rows, rows)
         else:
             lines = set(range(height))
             self._lines = [None] * height
         self._rects, self._rows, self._drawn_with = rects, rows, theme
+        parts_of_lines: list[_LinePart] = []
         for y, line in _whole_lines(placed, lines, width, theme):
             if y < height:
+                parts_of_lines.append(_changed_part(y, self._lines[y], line))
                 self._lines[y] = line
         if not lines:
             return
         if self._is_all_there_is():
-            changed = [(y, row) for y in sorted(lines) if y < height and (row := self._lines[y]) is not None]
-            display(self.app, self.screen, _Lines(changed, ascii_only=theme.glyphs.ascii))
+            display(self.app, self.screen, _LineParts(sorted(parts_of_lines), ascii_only=theme.glyphs.ascii))
         else:
             self.refresh(*_regions(lines, width))
 
@@ -82,7 +91,7 @@ class Board(Widget):
         app, screen = self.app, self.screen
         if not self.is_mounted or screen is not app.screen or has_background_screens(app) or app.is_inline:
             return False
-        if is_update_pending(screen) or not self.size:
+        if is_update_pending(screen):
             return False
         shown = visible_widgets(screen)
         return shown.keys() == {screen, self} and shown[self][0] == app.size.region
@@ -111,19 +120,48 @@ class Board(Widget):
         return [line.crop(*crop.column_span) for line in lines]
 
 
-class _Lines(CompositorUpdate):
-    """Whole lines of the terminal, with their places."""
+class _LinePart(NamedTuple):
+    """Cells of one line that are next to each other."""
 
-    def __init__(self, lines: list[tuple[int, Row]], *, ascii_only: bool) -> None:
-        self._lines, self._ascii_only = lines, ascii_only
+    y: int
+    x: int
+    segments: list[Segment]
+
+
+class _LineParts(CompositorUpdate):
+    """Parts of lines of the terminal, with their places."""
+
+    def __init__(self, parts: list[_LinePart], *, ascii_only: bool) -> None:
+        self._parts, self._ascii_only = parts, ascii_only
 
     def render_segments(self, console: Console) -> str:
         """Return the bytes for the terminal."""
         if self._ascii_only:
-            return "".join(
-                [f"\x1b[{y + 1};1H{row.strip(ascii_only=True).render(console)}" for y, row in self._lines]
-            )
-        return "".join([f"\x1b[{y + 1};1H{rendered(row.segments, console)}" for y, row in self._lines])
+            self._parts = [
+                _LinePart(y, x, [Segment(to_ascii(text), style) for text, style, _ in segments])
+                for y, x, segments in self._parts
+            ]
+        return "".join([f"\x1b[{y + 1};{x + 1}H{rendered(segments, console)}" for y, x, segments in self._parts])
+
+
+def _changed_part(y: int, before: Row | None, row: Row) -> _LinePart:
+    """Return the segments of a line from the first to the last that differ from those before; all without any.
+
+    A line is mostly a label, a chart and a scale: to write all of it anew is most of what a frame sends.
+    """
+    new = row.segments
+    if before is None or before.used != row.used:
+        return _LinePart(y, 0, new)
+    old = before.segments
+    shorter = min(len(old), len(new))
+    first = 0
+    while first < shorter and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < shorter - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    x = sum([len(text) if text.isascii() else cell_len(text) for text, _, _ in new[:first]])
+    return _LinePart(y, x, new[first : len(new) - last])
 
 
 def _changed_lines(

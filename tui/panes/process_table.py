@@ -171,11 +171,14 @@ def line(
     """
     palette = theme.palette
     style: Style = palette.cursor if chosen else palette.text
-    row = Row(width).add(theme.glyphs.selected if chosen else " ", style)
+    cells: list[str] = []
+    left = width - 1
     for column in columns:
-        room = row.free_cells if column is _COMMAND else column.width
-        row.add(pad(column.text(process, beside), room, right=column.numeric), style).add("  ", style)
-    return row.end(style)
+        room = left if column is _COMMAND else column.width
+        cells.append(pad(column.text(process, beside), room, right=column.numeric))
+        left -= room + 2
+    row = Row(width).add(theme.glyphs.selected if chosen else " ", style)
+    return row.add("  ".join(cells), style).end(style)
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:

@@ -69,7 +69,8 @@ def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     palette = theme.palette
     rank = view.rank()
     if rank is None:
-        return _hint(view, width, height, theme)
+        made_of = (view.snapshot is None, width, height, theme)
+        return view.kept.get("hint", made_of, lambda: _hint(view, width, height, theme))
     shown = parts(rank)
     total = step_seconds(rank, shown)
     if height < 3 and shown and total > 0:

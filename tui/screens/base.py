@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from typing import TypeVar
 
 from llmtop.model.snapshot import Alert
@@ -34,7 +35,7 @@ class LlmtopScreen(BoardScreen):
     both.
     """
 
-    @property
+    @cached_property  # a frame asks 30 times, and Textual looks the app up each time
     def llmtop(self) -> ScreenContext:
         """The app that the screen is of, by its own type."""
         assert isinstance(self.app, ScreenContext)

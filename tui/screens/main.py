@@ -130,7 +130,9 @@ class MainScreen(SortedTable, LlmtopScreen):
             return
         if plan.titles:
             span = time_line.span_words(view.history)
-            yield Placed(plan.titles, [node_table.titles(made, plan.width, span, self.shown_order(), theme)])
+            made_of = (made.plan, made.figure, plan.width, span, self.shown_order(), theme)
+            titles = view.kept.get("titles", made_of, lambda: node_table.titles(made, *made_of[2:]))
+            yield Placed(plan.titles, [titles])
         for position, rect in plan.entries:
             yield Placed(rect, [node_table.line(made, lines[position], view, rect.width, theme)])
         if plan.more and view.snapshot is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Hashable, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from operator import mul
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class Cells(NamedTuple):
         return math.floor(time / self.seconds) - self.first
 
 
-class _Level:
+class Level:
     """All series in one resolution: a ring of buckets for each, one behind the other."""
 
     __slots__ = ("count", "high", "keep", "low", "mean", "newest", "seconds")
@@ -129,6 +129,21 @@ class _Level:
         """Return True if the bucket that this instant lies in is still there, or nothing was ever older."""
         return self.newest is not None and math.floor(time / self.seconds) > self.newest - self.keep
 
+    def spread(self, slot: int, first: int, end: int) -> Spread | None:
+        """Return mean and extremes of the buckets from `first` to before `end`; None where nothing was put in."""
+        if end == first + 1:
+            place = slot * self.keep + first % self.keep
+            if not self.count[place]:
+                return None
+            return _new_tuple(Spread, (self.mean[place], self.low[place], self.high[place]))
+        if end <= first:
+            return None
+        means, lows, highs, counts = self.read(slot, first, end)
+        number = sum(counts)
+        if not number:
+            return None
+        return _new_tuple(Spread, (sum(map(mul, means, counts)) / number, min(lows), max(highs)))
+
     def read(self, slot: int, first: int, end: int) -> tuple[array[float], array[float], array[float], array[int]]:
         """Mean, lowest, highest and number of the buckets from `first` to before `end`, which are all there."""
         start, stop = slot * self.keep + first % self.keep, slot * self.keep + (end - 1) % self.keep + 1
@@ -143,10 +158,10 @@ class _Level:
         )
 
 
-class _Stretches(NamedTuple):
+class Stretches(NamedTuple):
     """The buckets that some cells are of."""
 
-    level: _Level
+    level: Level
     runs: list[tuple[int, int, int]]
     """The first bucket of a cell, the one after its last, and how many cells in a row have these."""
 
@@ -155,7 +170,7 @@ class SeriesStore:
     """Series by name. The room of each is taken when it begins, so a monitor does not grow while it fills."""
 
     def __init__(self, series: int = SERIES) -> None:
-        self._levels = [_Level(FINE_SECONDS, FINE_BUCKETS), _Level(COARSE_SECONDS, COARSE_BUCKETS)]
+        self._levels = [Level(FINE_SECONDS, FINE_BUCKETS), Level(COARSE_SECONDS, COARSE_BUCKETS)]
         self._room = 0
         """For how many series it has been taken."""
         self.slots: dict[Hashable, int] = {}
@@ -171,8 +186,13 @@ class SeriesStore:
         """Unix time of the newest value."""
         self._level_of: tuple[Cells | None, float, float] = None, -INF, 0.0
         """Last result of `unsettled_seconds`: the cells, the time, and the seconds of a bucket."""
-        self._cut: dict[tuple[object, ...], _Stretches] = {}
-        """Results of `_stretches`."""
+        self._cut: dict[tuple[object, ...], Stretches] = {}
+        """Results of `stretches`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if nothing was ever put in."""
+        return self._levels[0].newest is None
 
     @property
     def reach_seconds(self) -> float:
@@ -186,7 +206,7 @@ class SeriesStore:
             bucket_seconds: length of each.
         """
         coarse, *longer = self._levels[1:]
-        level = _Level(bucket_seconds, LONG_BUCKETS)
+        level = Level(bucket_seconds, LONG_BUCKETS)
         level.grow(self._room)
         if coarse.newest is not None:
             level.advance(math.floor(self.newest / bucket_seconds))
@@ -199,7 +219,7 @@ class SeriesStore:
         self._cut.clear()
         self.rewritten = [number + 1 for number in self.rewritten]
 
-    def _copy(self, source: _Level, target: _Level, until: float) -> None:
+    def _copy(self, source: Level, target: Level, until: float) -> None:
         """Copy the buckets that begin before an instant (unix time) into longer ones."""
         newest = -1 if source.newest is None else source.newest
         for slot in self.slots.values():
@@ -325,7 +345,7 @@ class SeriesStore:
         if earliest < self.newest - RECENT_SECONDS / 2:
             self.rewritten[slot] += 1
 
-    def _level(self, cells: Cells) -> _Level:
+    def _level(self, cells: Cells) -> Level:
         """Return the finest one that reaches back to the first cell."""
         begin = cells.first * cells.seconds
         for level in self._levels:
@@ -366,28 +386,14 @@ class SeriesStore:
         Returns:
             Of all cells from `start` on; None where nothing was put in.
         """
-        if self._levels[0].newest is None:
+        if self.is_empty:
             return [(None, cells.number - start)]
-        level, runs = self._stretches(cells, start, until)
-        base, mean, low, high, count = slot * level.keep, level.mean, level.low, level.high, level.count
-        found: list[tuple[Spread | None, int]] = []
-        for first, end, times in runs:
-            spread = None
-            if end == first + 1:
-                place = base + first % level.keep
-                if count[place]:
-                    spread = _new_tuple(Spread, (mean[place], low[place], high[place]))
-            elif end > first:
-                means, lows, highs, counts = level.read(slot, first, end)
-                if number := sum(counts):
-                    mean_value = sum(map(mul, means, counts)) / number
-                    spread = _new_tuple(Spread, (mean_value, min(lows), max(highs)))
-            found.append((spread, times))
-        return found
+        level, runs = self.stretches(cells, start, until)
+        return [(level.spread(slot, first, end), times) for first, end, times in runs]
 
-    def _stretches(self, cells: Cells, start: int, until: float) -> _Stretches:
+    def stretches(self, cells: Cells, start: int, until: float) -> Stretches:
         """Return which buckets the cells from the one counted `start` on are of: the same for most series of a
-        frame."""
+        frame; asked only of a store that has buckets."""
         key = cells, start, until, self.newest
         known = self._cut.get(key)
         if known is not None:
@@ -401,18 +407,24 @@ class SeriesStore:
         edges = [math.ceil((cells.first + n) * ratio) for n in range(start, cells.number + 1)]
         bottom = max(math.floor((cells.first + start) * ratio), oldest)
         top = min(edges[-1] + 1, end)
-        stretches: list[tuple[int, int]] = []
-        for n, (begin, until_bucket) in enumerate(pairwise(edges)):
-            one, other = begin - bottom, min(until_bucket, end) - bottom
+        runs: list[tuple[int, int, int]] = []
+        before, times = (-1, -1), 0
+        for n, (begin, until_bucket) in enumerate(pairwise(edges), cells.first + start):
+            one, other = begin, min(until_bucket, end)
             if other <= one:
-                one = math.floor((cells.first + start + n) * ratio) - bottom
+                one = math.floor(n * ratio)
                 other = one + 1
-            one, other = max(one, 0), min(other, top - bottom)
-            stretches.append((one, other) if one < other else (0, 0))
-        if top <= bottom:
-            stretches = [(0, 0)] * len(stretches)
-        runs = [(bottom + one, bottom + other, sum(1 for _ in run)) for (one, other), run in groupby(stretches)]
+            one, other = max(one, bottom), min(other, top)
+            stretch = (one, other) if one < other else (bottom, bottom)
+            if stretch == before:
+                times += 1
+            else:
+                if times:
+                    runs.append((*before, times))
+                before, times = stretch, 1
+        if times:
+            runs.append((*before, times))
         if len(self._cut) >= _MOST_CUT:
             self._cut.clear()
-        found = self._cut[key] = _Stretches(level, runs)
+        found = self._cut[key] = Stretches(level, runs)
         return found

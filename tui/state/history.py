@@ -20,7 +20,7 @@ from llmtop.recording.steady import MonotonicTime
 from llmtop.step_history.whole_steps import request_latency
 from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
-from tui.series.heights import SPIKE, FigureHistory, heights
+from tui.series.heights import SPIKE, FigureHistory, fixed_heights, heights
 from tui.series.phase_history import BUCKET_SECONDS, PhaseHistory
 from tui.series.series_store import (
     COARSE_BUCKETS,
@@ -526,7 +526,7 @@ class History:
                 unsettled = known.until - store.unsettled_seconds(slot, cells)
                 start = max(min(cells.index_of(unsettled), count - 1), 0)
                 kept = known.past.heights[moved : moved + start]
-        newest = heights(store.runs(slot, cells, start, until), 0.0, axis[0], rows)
+        newest = fixed_heights(store, slot, cells, start, until, axis[:2])
         if len(self._fixed) >= _MOST_CACHED:
             self._fixed.clear()
         past = FigureHistory(kept + newest, 0.0, axis[0], None, None)
