@@ -120,12 +120,12 @@ class NvmlSource:
     # ---- the watching thread ----
 
     def _discover_and_notify(self) -> None:
-        before = self._found()
+        before = self._list_found()
         self._discover()
-        if self._found() != before:
+        if self._list_found() != before:
             self._on_fresh()
 
-    def _found(self) -> tuple[object, ...]:
+    def _list_found(self) -> tuple[object, ...]:
         """Return what an enumeration may change."""
         gpus = [(one.uuid, one.index, one.listed) for one in self._samplers.values()]
         return self._looked, self._problem, self._versions, self._unknown, gpus
