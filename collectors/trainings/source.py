@@ -26,9 +26,9 @@ from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.model.snapshot import Rank
 from llmtop.protocol import client, socket_dir, wire
 
-EVERY_MS = 200
+EVERY_MS = 400
 """How long a training may hold steps back for a screen that is drawn once a second. Each message costs the
-training a wake of the thread that sends it; at this length the samples of its stack need no wakes of their own."""
+training a wake of the thread that sends it, half a millisecond where other programs have emptied the caches."""
 LEAST_EVERY_MS = 100
 """The same for a screen that is drawn more often."""
 UNATTENDED_EVERY_MS = 500

@@ -149,7 +149,7 @@ class Poll:
             may be allowed only after these are dropped.
         """
         ready = self._poll.poll(None if seconds is None else max(0.0, seconds * 1000))
-        return sorted(ready, key=lambda one: not one[1] & select.POLLHUP)
+        return sorted(ready, key=lambda one: not one[1] & select.POLLHUP) if len(ready) > 1 else ready
 
 
 def _inode_of(number: int) -> tuple[int, int] | None:

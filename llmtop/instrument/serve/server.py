@@ -61,9 +61,9 @@ _EXIT_PATIENCE_S = 0.2
 _RETRY_S = 1.0
 _CHECK_DESCRIPTORS_S = 5.0
 """While monitors are there: a training that closes all descriptors closes also what would wake the thread."""
-_SAMPLE_WITHIN_S = 0.2
-"""A sample of the training's stack waits so long for the next message, instead of waking the thread itself. A
-screen accepts a delay of that length, so its messages and the samples share their wakes."""
+_LONG_STEP_S = 0.025
+"""Stack samples of shorter steps wait for the next message. Of longer ones they wake the thread themselves: a
+message comes right after a step's end, and no sample would be of what follows it within the hold."""
 _LISTEN_WAIT_S = 1.0
 """How long attach() waits until there is a socket; on a slow disk it comes later."""
 _KNOCKS = 4096
@@ -92,8 +92,8 @@ class Server:
         self._sent_count = 0
         """Count of the ring at the last sending."""
         self._counted_at = 0.0
-        self._held_in_s = MOST_HOLD_S
-        """In how long `MOST_HELD` steps come."""
+        self._step_s = 0.0
+        """Time from step to step, by the pace since the last sending that had steps."""
         self._listen_again_at: float | None = None
         self._path: Path | None = None
         self._placing = _thread.allocate_lock()
@@ -293,7 +293,7 @@ class Server:
             rest = self._due_at - time.monotonic()
             if rest > 0:
                 due.append(rest)
-            if rest <= 0 or rest > _SAMPLE_WITHIN_S:
+            if rest <= 0 or self._step_s > _LONG_STEP_S:
                 due.append(self._publisher.stack_sampler.rest_s())
             if rest <= 0:
                 self._recorder.waiting = True
@@ -445,7 +445,8 @@ class Server:
     def _schedule(self) -> None:
         """Set how long what is new waits for what comes after it: as long as the monitor may that may least."""
         holds = [monitor.hold_s for monitor in self._monitors.values() if monitor.subscribed]
-        hold = max(HOLD_S, min(self._held_in_s, *holds) if holds else HOLD_S)
+        most = min(MOST_HELD * self._step_s, self._publisher.stack_sampler.longest_hold_s())
+        hold = max(HOLD_S, min(most, *holds) if holds else HOLD_S)
         self._due_at = self._sent_at + hold * (1 - HOLD_VARIES_BY * odd_fraction(time.perf_counter_ns()))
 
     def _send_all(self) -> None:
@@ -490,11 +491,11 @@ class Server:
             self._schedule()
 
     def _measure_pace(self, count: int) -> None:
-        """Measure in how long `MOST_HELD` steps come; `count`: of the ring."""
+        """Measure the time from step to step; `count`: of the ring."""
         now = time.monotonic()
-        came, elapsed = count - self._sent_count, now - self._counted_at
-        self._held_in_s = MOST_HELD * elapsed / came if came else MOST_HOLD_S
-        self._sent_count, self._counted_at = count, now
+        if count != self._sent_count:
+            self._step_s = (now - self._counted_at) / (count - self._sent_count)
+            self._sent_count, self._counted_at = count, now
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         had_unsent = monitor.has_unsent

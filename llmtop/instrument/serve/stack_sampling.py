@@ -50,6 +50,17 @@ MAX_CAUSES: Final = 32
 EARLY_NS: Final = 25_000_000
 """A timeout for another reason serves for a sample that is due so soon: each time that this thread wakes, the
 training waits for Python's lock."""
+HOLD_S: Final = 0.2
+"""Longest delay of a message: samples are taken with messages, since each wake of the thread costs the training
+more than what is done in it."""
+FEW_HOLD_S: Final = 0.5
+"""The same while samples in no phase are few or there is no phase, and no GPU is timed: nothing is decided by
+samples then."""
+FEW_SHARE: Final = 0.04
+"""Share of the samples in no phase below which they are few. The rule `outside` asks what the lines are from 7 %
+of the step on."""
+_SHARE_SAMPLES: Final = 32
+"""Samples over which that share is averaged: some ten seconds."""
 _FRACTIONS: Final = 1 << 20
 COLLECTION_NS: Final = 3_000_000
 """A collection of garbage keeps Python's lock for longer after the request; code of Python gives it up sooner."""
@@ -85,6 +96,8 @@ class StackSampler:
         """Time since `_found_since`, in ns, for which samples showed whether it waits for the GPU."""
         self._unjudged = 0
         """Since the last sample that showed it, in ns."""
+        self._outside_share = 2 * FEW_SHARE
+        """Share of the recent samples that are in no phase; not few until there are samples."""
         self.number = 0
         """Number of the message in `outside`."""
         self.outside: wire.Outside | None = None
@@ -95,11 +108,18 @@ class StackSampler:
         """Return the seconds until the next sample."""
         return max(0.0, (self._next - time.perf_counter_ns()) / 1e9)
 
+    def longest_hold_s(self) -> float:
+        """Return how long a message may be held: a sample is taken with each one."""
+        recorder = self._recorder
+        has_few = self._outside_share < FEW_SHARE or not recorder.paths.has_any
+        return FEW_HOLD_S if has_few and recorder.clock is None else HOLD_S
+
     def forget(self) -> None:
         """Drop all samples: no monitor is subscribed any more."""
         self._want_waits(False)
         self._sampled_at = self._next = 0
         self._describer.forget()
+        self._outside_share = 2 * FEW_SHARE
         self._forget_found()
         self._forget_waits()
         self.outside = None
@@ -126,6 +146,7 @@ class StackSampler:
         collections, self._collections = self._collections, gc.get_stats()[2]["collections"]
         moment = OF_NO_PLACE if tracks is not None else sampled_moment(recorder, self.lock_wait)
         in_no_phase = moment.is_outside and not recorder.evaluates
+        self._outside_share += (in_no_phase - self._outside_share) / _SHARE_SAMPLES
         if between and not self.waits_for and tracks is None and recorder.ring.count:
             self._sample_gpu_wait(thread, between)  # first: to read a line of source gives up the lock
         may_wait = since_step >= REST_NS

@@ -30,6 +30,11 @@ class Paths:
         """Slot / 2 of each path, as they follow each other in a step (`arrange`)."""
         self._slots: dict[str, int] = {}
 
+    @property
+    def has_any(self) -> bool:
+        """Return True if there is a path."""
+        return len(self.names) > 1
+
     def slot(self, path: str) -> int:
         """Return the slot of `path`, a new one if need be; `HIDDEN` when there are too many."""
         slot = self._slots.get(path)

@@ -178,7 +178,7 @@ while True:
             ) as screen:
                 hold = next(hold for hold in holds if hold < 0.5)
                 screen.kill()
-            assert hold == 0.2
+            assert hold == 0.4
 
 
 def test_without_bind_it_is_there_for_this_machine_alone() -> None:

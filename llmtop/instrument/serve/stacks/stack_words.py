@@ -182,16 +182,20 @@ class StackDescriber:
             step: the number of the running step.
         """
         frame: FrameType | None = sys._current_frames().get(thread)
-        codes: list[CodeType] = []
-        lines: list[int] = []
-        while frame is not None and len(codes) < MAX_FRAMES:
-            codes.append(frame.f_code)
-            lines.append(frame.f_lineno or 0)
-            frame = frame.f_back
-        self._loop.add(codes, step)
-        number = self._loop.count()
-        if 0 < number <= len(codes):
-            self._stretches.add_free(codes[-number], lines[-number])
+        frames: list[FrameType] = []
+        try:
+            while frame is not None and len(frames) < MAX_FRAMES:
+                frames.append(frame)
+                frame = frame.f_back
+            self._loop.add([one.f_code for one in frames], step)
+            number = self._loop.count()
+            if 0 < number <= len(frames):
+                loop = frames[-number]
+                self._stretches.add_free(loop.f_code, loop.f_lineno or 0)
+                del loop
+        finally:
+            frames.clear()
+            del frame
 
     def waits_for_gpu(self, thread: int, step: int) -> str:
         """Return the line at which a thread waits for its GPU; "" where it does not. Arguments as of `describe`.
