@@ -41,7 +41,9 @@ def first_dimension(batch: Any) -> int:
         return int(batch.shape[0]) if batch.shape else 0
 
 
-def count_tokens(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+def count_tokens(
+    step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, wants_size: bool = True
+) -> int:
     """Add the tokens of one call of a model to the step, as far as its batch's shape shows them.
 
     Integers in two dimensions are tokens, whichever dimension is the batch. In one dimension they are tokens of
@@ -51,15 +53,19 @@ def count_tokens(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any
         step: open; its `tokens` grow, and stay None where nothing is known.
         args: positional arguments of the module's call; the batch is the first of them.
         kwargs: its named arguments; without positional ones the batch is `input_ids` or `inputs_embeds`.
+        wants_size: whether the result is used; to ask a tensor for its shape takes half a microsecond.
 
     Returns:
-        Size of the batch's first dimension; 0 without one. It is the number of samples only where the model takes
-        the batch first.
+        Size of the batch's first dimension; 0 without one, and where it is not wanted. It is the number of samples
+        only where the model takes the batch first.
     """
     batch = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
     named = not args
     if type(batch) is _Tensor and not _modes():
-        shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
+        integers = batch.dtype in _TOKEN_TYPES
+        if not integers and not wants_size:
+            return 0
+        shape = batch.shape
     else:
         if not isinstance(batch, _Tensor):
             batch = batch.get("input_ids") if isinstance(batch, Mapping) else None

@@ -16,7 +16,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,9 +26,6 @@ from llmtop.instrument.auto.patches.module_calls import TimedClass
 from llmtop.instrument.auto.training.loop import Loop
 from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import search
-
-if TYPE_CHECKING:
-    from llmtop.instrument.record.recorder_parts import OpenStep
 
 _PIPELINES = "torch.distributed.pipelining.stage"
 MAX_LEVELS = 4
@@ -213,16 +210,14 @@ class Modules:
             return None
         training = module.training
         if self._hidden:
-            self._outermost.add(type(module))
-            if loop.watched() is None:
-                self._watch(search.watchable([module]))
+            self._add_outermost(module)
         if training:
             loop.trained = True
         elif loop.trained:
             batch = loop.tentative_begins()
             if loop.batches is not None:
                 loop.batches.take(batch, first=not loop.batch_of)
-            count_tokens(batch, args, kwargs)
+            count_tokens(batch, args, kwargs, wants_size=False)
             return loop.tentative_ends
         if not self.called:
             self.called = not self._hidden
@@ -231,19 +226,26 @@ class Modules:
         if step is not None:
             called = id(module)
             if called not in loop.known.model.seen:  # which is emptied some times a second
-                loop.known.model.sees(module)
-                if called not in loop.trains:
-                    loop.trains_module(called)
-                    self._roots = [*self._roots[-MAX_CLASSES:], weakref.ref(module)]
-            self._count(loop, called, step, args, kwargs)
+                self._see(module)
+            # The samples of the batch, and the tokens that the first module since a backward pass is given.
+            first = loop.batch_of
+            if loop.batches is not None:
+                loop.batches.take(step, first=not first)
+            if not first:
+                loop.batch_of = first = called
+            if first == called:
+                count_tokens(step, args, kwargs, wants_size=False)
         return loop.forward_ends
 
-    @staticmethod
-    def _count(loop: Loop, called: int, step: OpenStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count the samples of the batch, and the tokens that the first module since a backward pass is given."""
-        if loop.batches is not None:
-            loop.batches.take(step, first=not loop.batch_of)
-        if not loop.batch_of:
-            loop.batch_of = called
-        if loop.batch_of == called:
-            count_tokens(step, args, kwargs)
+    def _add_outermost(self, module: nn.Module) -> None:
+        """Store the class of a module that is called outermost, and watch a parameter of the module."""
+        self._outermost.add(type(module))
+        if self.loop.watched() is None:
+            self._watch(search.watchable([module]))
+
+    def _see(self, module: nn.Module) -> None:
+        """Learn what the model is from a module that is called outermost; a new one is a root."""
+        self.loop.known.model.sees(module)
+        if id(module) not in self.loop.trains:
+            self.loop.trains_module(id(module))
+            self._roots = [*self._roots[-MAX_CLASSES:], weakref.ref(module)]
