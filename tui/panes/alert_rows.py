@@ -148,16 +148,23 @@ def _unjudged_gpu(view: View) -> str:
     gpu, missing = min(found, key=lambda one: (one[0].mig_parent_uuid is not None, _power_share(one[0])))
     part, whole = gpu.mig_parent_uuid is not None, gpu.uuid in parents.values()
     name = f"{'MIG ' * (part or whole)}{'instance' if part else 'GPU'} {view.gpu_label(gpu)}"
-    known = [fmt.watts(gpu.power_watts)] if gpu.power_watts is not None else []
-    if gpu.power_watts is not None and gpu.power_limit_watts:
-        known = [f"{fmt.number(gpu.power_watts)} of {fmt.watts(gpu.power_limit_watts)}"]
-    if gpu.util_pct is not None:
-        known.append(f"{fmt.percent_text(gpu.util_pct)} util")
-    said = f"not judged: {' at '.join(known)} on {name}" if known else f"not judged: {name}"
-    if gpu.sm_active_pct is not None:
-        said += f", SM active {fmt.percent_text(gpu.sm_active_pct)}"
-    where = " in MIG mode" if whole else " of a MIG instance" if part else ""
-    return f"{said}; the driver gives no {' and no '.join(missing)}{where}"
+    return _unjudged_text(gpu, missing, name, is_in_mig_mode=whole)
+
+
+def _unjudged_text(gpu: Gpu, missing: Sequence[str], name: str, *, is_in_mig_mode: bool) -> str:
+    """Return what is known of the GPU, and what is absent."""
+    power = [fmt.watts(gpu.power_watts)] if gpu.power_watts is not None else []
+    if power and gpu.power_limit_watts:
+        power = [f"{fmt.number(gpu.power_watts)} of {fmt.watts(gpu.power_limit_watts)}"]
+    util = [] if gpu.util_pct is None else [f"{fmt.percent_text(gpu.util_pct)} util"]
+    active = [] if gpu.sm_active_pct is None else [f"SM active {fmt.percent_text(gpu.sm_active_pct)}"]
+    if is_in_mig_mode and power:
+        seen = ", ".join([f"{power[0]} on {name}", *active])
+        return f"not judged: {seen}; the driver gives no {' and no '.join(missing)} in MIG mode"
+    seen = ", ".join(text for text in (" at ".join([*power, *util]), *active) if text)
+    absent = ", ".join(missing).replace("power limit", "a power limit")
+    clauses = f"{name} is not judged without {absent}", seen, "the driver gives none"
+    return "; ".join(clause for clause in clauses if clause)
 
 
 def _uuids_in_use(snapshot: Snapshot, parents: Mapping[str, str | None]) -> set[str]:
