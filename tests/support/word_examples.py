@@ -74,6 +74,10 @@ EXAMPLES: Final[tuple[tuple[str, str], ...]] = (
 )
 """What the last name of an expression matches, and the example of it; the first that matches."""
 MEANT: Final[tuple[tuple[str, str, str], ...]] = (
+    ("tui/panes/alert_rows.py", r"^name$", "GPU 3"),
+    ("tui/panes/alert_rows.py", r"^absent$", "a power limit"),
+    ("tui/panes/alert_rows.py", r".*power\[0\].*", "119 of 700 W on MIG GPU 3"),
+    ("tui/panes/alert_rows.py", r".*join\(missing\)$", "utilization"),
     ("llmtop/capture/(base/engine|capabilities).py", r".*command", "llmtop run -- python train.py"),
     ("tui/panes/capture.py", r".*command", "llmtop run -- python train.py"),
     ("llmtop/capture/across/step_choice.py", r"step", "1205"),
@@ -372,10 +376,6 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("tui/screens/processes.py", r"self\._wanted", "python"),
     ("tui/paint/alert_style.py", r"known\.(heading|title)", "The GPU waits for the next batch"),
     ("tui/paint/alert_style.py", r"fmt\.printable\(alert\.id\).*", "NEW ALERT"),
-    ("tui/panes/alert_rows.py", r"^name$", "GPU 3"),
-    ("tui/panes/alert_rows.py", r"^absent$", "a power limit"),
-    ("tui/panes/alert_rows.py", r"^seen$", "119 of 700 W on MIG GPU 3"),
-    ("tui/panes/alert_rows.py", r".*join\(missing\)$", "utilization"),
     ("tui/panes/node_table.py", r"fmt\.percent.*", "83%"),
     ("tui/screens/timeline.py", r"self\.timeline\.step", "1200"),
     ("tui/panes/flame.py", r"node\.line|note", "12"),
