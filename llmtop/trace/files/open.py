@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.errors import UnusableInput
 from llmtop.system.inputs import DEFAULT, Limits, file_bytes, open_input
 from llmtop.trace import model
 from llmtop.trace.files import chrome_json, xspace
@@ -17,6 +17,7 @@ from llmtop.trace.files.gunzip import Gunzip
 from llmtop.trace.files.merge import merge
 from llmtop.trace.files.runs import newest_run
 from llmtop.trace.nsys import load as nsys_sqlite
+from llmtop.trace.nsys.unpacked import unpack_into_memory
 from llmtop.trace.sanitize import drop_unusable_rows
 
 
@@ -44,7 +45,7 @@ def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> m
         traces += own
     if len(given) > 1:
         traces = without_copies(traces, notes)
-    trace = merge(traces, ", ".join(str(one.path) for one in given))
+    trace = merge(traces, ", ".join(str(one.path) for one in given), release=True)
     trace.notes[:0] = notes
     trace.which_run = "; ".join(which)
     return drop_unusable_rows(trace)
@@ -65,7 +66,7 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
     if file.kind == "nsys-report":
         return _export_with_nsys(path, limits)
     if file.kind == "nsys-sqlite":
-        return _load_unpacked(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
+        return _load_packed(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
     if file.kind == "chrome-json":
         return _open_chrome(file, limits)
     if file.kind == "xspace":
@@ -96,22 +97,34 @@ def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
             raise UnusableInput(f"{path} cannot be read: {error.strerror}; check its permissions") from None
 
 
-def _load_unpacked(path: Path, limits: Limits) -> model.Trace:
-    """Unpack a gzipped export beside nothing of the user's, load it, and remove it."""
-    on_disk = file_bytes(path)
-    with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:
-        target = Path(folder) / path.name.removesuffix(".gz")
+def _load_packed(path: Path, limits: Limits) -> model.Trace:
+    on_disk, is_cut = file_bytes(path), False
+
+    def unpack(check_memory: Callable[[int], None]) -> Iterator[bytes]:
+        nonlocal is_cut
+
+        def check(unpacked: int) -> None:
+            limits.check_unpacked(path, unpacked, on_disk)
+            check_memory(unpacked)
+
+        with open_input(path) as packed:
+            stream = Gunzip(packed, check)
+            while piece := stream.read(chrome_json.PIECE_BYTES):
+                yield piece
+        is_cut = stream.cut
+
+    with unpack_into_memory(path, unpack) as file:
         try:
-            with open_input(path) as packed, target.open("wb") as plain:
-                stream = Gunzip(packed, lambda unpacked: limits.check_unpacked(path, unpacked, on_disk))
-                while piece := stream.read(1 << 20):
-                    plain.write(piece)
-        except OSError as error:
-            raise NotPossibleHere(f"{path} cannot be unpacked into {folder}: {error.strerror}") from None
-        trace = nsys_sqlite.load(target, str(path), limits)
-        if stream.cut:
-            trace.notes.insert(0, f"{path} is cut or damaged: only a part of it could be unpacked")
-        return trace
+            trace = nsys_sqlite.load(file, str(path), limits)
+        except UnusableInput as error:
+            if not is_cut:
+                raise
+            raise UnusableInput(
+                f"{path} is cut or damaged, and its beginning alone cannot be read; copy it again"
+            ) from error
+    if is_cut:
+        trace.notes.insert(0, f"{path} is cut or damaged: only a part of it could be unpacked")
+    return trace
 
 
 def _export_with_nsys(path: Path, limits: Limits) -> model.Trace:

@@ -6,6 +6,7 @@ was read before is kept.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -23,6 +24,7 @@ from llmtop.trace import model, sanitize
 from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys.sqlite_pages import Pages, UnsupportedTable
+from llmtop.trace.nsys.unpacked import UnpackedDatabase
 
 # Kernel, runtime and NVTX tables in one: at 100,000 rows a block the lists of a block stay under 100 MB.
 BLOCK_ROWS = 100_000
@@ -43,6 +45,11 @@ _LEAST_ROW_BYTES = 4
 """A row takes 6 bytes at least: a table of more rows than that goes in circles."""
 
 
+def _connect(path: Path) -> sqlite3.Connection:
+    # immutable: never a lock, a journal or a -wal file beside a user's capture.
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+
+
 def _error_text(error: Exception) -> str:
     """SQLite quotes the file in its errors, so these are untrusted text."""
     return printable(str(error), 120)
@@ -51,11 +58,18 @@ def _error_text(error: Exception) -> str:
 class Database:
     """The file, its tables and columns, and what could not be read of it."""
 
-    def __init__(self, path: Path, source: str, tables: Collection[str], notes: list[str], limits: Limits) -> None:
+    def __init__(
+        self,
+        file: Path | UnpackedDatabase,
+        source: str,
+        tables: Collection[str],
+        notes: list[str],
+        limits: Limits,
+    ) -> None:
         """Open it.
 
         Args:
-            path: the file.
+            file: on a disk, or unpacked into memory.
             source: what messages call it.
             tables: those that will be read.
             notes: to which a sentence is added for each thing that could not be read.
@@ -65,15 +79,14 @@ class Database:
             UnusableInput: it is no SQLite file, or too damaged for its tables to be listed.
         """
         self.source, self.notes, self._limits = source, notes, limits
-        self._bytes = file_bytes(path)
+        self._bytes = file_bytes(file) if isinstance(file, Path) else os.fstat(file.descriptor).st_size
         self._work = _WORK_LEAST + _WORK_A_BYTE * self._bytes
         self._rows = 0
         self._pages: Pages | None = None
         with suppress(UnsupportedTable):
-            self._pages = Pages(path)
+            self._pages = Pages(file if isinstance(file, Path) else file.descriptor)
         try:
-            # immutable: never a lock, a journal or a -wal file beside a user's capture.
-            self.connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+            self.connection = _connect(file) if isinstance(file, Path) else file.connect()
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             if sys.version_info >= (3, 11):
                 self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
@@ -81,6 +94,8 @@ class Database:
             # No function of a foreign schema, and no mapped file: one that shrinks would take the process with it.
             self.connection.execute("PRAGMA trusted_schema = OFF")
             self.connection.execute("PRAGMA mmap_size = 0")
+            # Sorted rows stay in memory, instead of in a file of SQLite's.
+            self.connection.execute("PRAGMA temp_store = MEMORY")
             rows = self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             self.tables = {str(name) for (name,) in rows}
         except _DAMAGED as error:

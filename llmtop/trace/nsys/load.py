@@ -23,6 +23,7 @@ from llmtop.trace.nsys.database import BLOCK_ROWS, NEVER, Database, int_or_never
 from llmtop.trace.nsys.host_stacks import STACK_TABLES, call_places, read_samples
 from llmtop.trace.nsys.memory_usage import MEMORY_TABLES, read_memory
 from llmtop.trace.nsys.scheduling import SCHEDULING_TABLES, read_off_cpu
+from llmtop.trace.nsys.unpacked import UnpackedDatabase
 
 _TABLES = {
     *("StringIds", "NVTX_EVENTS", "META_DATA_EXPORT", "OSRT_API", "PROFILER_OVERHEAD", "PROCESSES"),
@@ -57,11 +58,11 @@ _USUAL_MESSAGE, _LONGEST_MESSAGE = 300, 2000
 _GRAPHICS = ("OpenGL", "Vulkan", "DX11", "DX12", "WDDM", "OpenXR")
 
 
-def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
+def load(file: Path | UnpackedDatabase, source: str, limits: Limits = DEFAULT) -> model.Trace:
     """Read an SQLite export.
 
     Args:
-        path: the file.
+        file: on a disk, or unpacked into memory.
         source: what messages and the report call it.
         limits: how much it may ask for.
 
@@ -69,7 +70,7 @@ def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
         UnusableInput: not an SQLite file, not one of nsys, or beyond a limit.
     """
     notes: list[str] = []
-    database = Database(path, source, _TABLES, notes, limits)
+    database = Database(file, source, _TABLES, notes, limits)
     try:
         known = ("StringIds", "NVTX_EVENTS", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT")
         if not any(name in known or name.startswith("CUPTI_ACTIVITY_KIND") for name in database.tables):
@@ -254,7 +255,11 @@ def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model
     end = np.where(rows["end"] == NEVER, model.OPEN, rows["end"])
     domain = _domains(database, process, rows["domainId"], names)
     style = np.where(push_pop, model.PUSH_POP, model.START_END).astype(np.int8)
-    ranges = model.Ranges(rows["start"], end, process, thread, name, domain, style)
+    ranges = model.build(
+        model.Ranges,
+        {"start": rows["start"], "end": end, "process": process, "thread": thread}
+        | {"name": name, "domain": domain, "style": style},
+    )
     if not marked:
         return ranges, none[1]
     at = np.flatnonzero(np.isin(rows["rowid"], np.fromiter(marked, dtype=np.int64, count=len(marked))))

@@ -45,14 +45,17 @@ class UnsupportedTable(Exception):
 class Pages:
     """The pages of a file that SQLite has opened."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: Path | int) -> None:
         """Open it.
+
+        Args:
+            file: its path, or a descriptor of it, which stays open.
 
         Raises:
             UnsupportedTable: it is no such file, or cannot be read.
         """
         try:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.dup(file) if isinstance(file, int) else os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise UnsupportedTable from error
         head = os.pread(self._file, 100, 0)
