@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import statistics
 import subprocess
@@ -23,6 +24,9 @@ from tests.support.nsys import find_nsys
 from tests.support.processes import REPOSITORY
 
 MILLIONS = 2_000_000
+RANKS, RANK_EVENTS = 64, 228_000
+"""Events of a trace of 50 MB."""
+_RANK_STEPS = 20
 OLDER = "77553bc"
 """Version 0.1.0."""
 _MOST_MEMORY = 1.1
@@ -64,8 +68,29 @@ def run() -> Iterable[Result]:
             size = made.stat().st_size >> 20
             yield from _compare_older(older, made, f"two million events of {kind}, {size} MiB", most)
             made.unlink()
+        yield from _many_ranks(folder)
         if _HTA.exists():
             yield _compare_hta(folder)
+
+
+def _many_ranks(folder: Path) -> Iterator[Result]:
+    """A trace a rank, all read together."""
+    alike = _made_json(folder, RANK_EVENTS, _RANK_STEPS).read_text()
+    ranks = folder / "ranks"
+    ranks.mkdir()
+    for rank in range(RANKS):
+        place = f'"distributedInfo": {{"backend": "nccl", "rank": {rank}, "world_size": {RANKS}}}, '
+        head, _, events = alike.replace('"pid": 500, "tid": 500', f'"pid": {500 + rank}, "tid": 500').partition(
+            '"tr'
+        )
+        (ranks / f"rank{rank}.pt.trace.json").write_text(f'{head}{place}"tr{events}')
+    began = time.perf_counter()
+    taken = cost(REPOSITORY, ["-m", "llmtop", "report", str(ranks), "--json"])
+    seconds = time.perf_counter() - began
+    note = f"{taken.seconds:.1f} s of processor time"
+    yield Result(f"{RANKS} ranks of 50 MB, Chrome JSON, as one report", seconds, "s", 90.0, note)
+    yield Result("  its peak memory", taken.peak / (1 << 20), "MiB", 1024.0)
+    shutil.rmtree(ranks)
 
 
 def _compare_older(older: Path, path: Path, what: str, most: float) -> Iterator[Result]:
@@ -99,9 +124,9 @@ def _nsys_stats(nsys: str, path: Path) -> float:
     return time.perf_counter() - began
 
 
-def _kernels() -> Iterator[tuple[int, int, int, int]]:
+def _kernels(events: int = MILLIONS, steps: int = _STEPS) -> Iterator[tuple[int, int, int, int]]:
     """(launched, start, end, name) in ns: short kernels, launched somewhat too slowly."""
-    for index in range(MILLIONS // 2 - _STEPS):
+    for index in range(events // 2 - steps):
         at = index * 10_000
         yield at, at + 5_000, at + 9_000 + index % 900, index % 60
 
@@ -133,9 +158,9 @@ def _made_sqlite(folder: Path) -> Path:
     return path
 
 
-def _steps(thread: int) -> Iterator[tuple[int, int, int]]:
-    length = (MILLIONS // 2) * 10_000 // _STEPS
-    for step in range(_STEPS):
+def _steps(thread: int, events: int = MILLIONS, steps: int = _STEPS) -> Iterator[tuple[int, int, int]]:
+    length = (events // 2) * 10_000 // steps
+    for step in range(steps):
         yield step * length, (step + 1) * length, thread
 
 
@@ -174,15 +199,15 @@ def _operator(name: str, start: int, took: int, number: int, size: int) -> str:
     )
 
 
-def _made_json(folder: Path) -> Path:
+def _made_json(folder: Path, events: int = MILLIONS, steps: int = _STEPS) -> Path:
     """As torch.profiler lays it out, with the arguments that it writes."""
     path = folder / "made.json"
     with path.open("w") as file:
         file.write('{"schemaVersion": 1, "traceEvents": [')
-        for step, (start, end, thread) in enumerate(_steps(500)):
+        for step, (start, end, thread) in enumerate(_steps(500, events, steps)):
             mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": thread}
             file.write(json.dumps(mark | {"tid": thread, "ts": start / 1e3, "dur": (end - start) / 1e3}) + ",\n")
-        for i, (at, start, end, name) in enumerate(_kernels()):
+        for i, (at, start, end, name) in enumerate(_kernels(events, steps)):
             file.write(
                 f'{{"ph": "X", "cat": "kernel", "name": "kernel_{name}_name", "pid": 0, "tid": 7, '
                 f'"ts": {start / 1e3}, "dur": {(end - start) / 1e3}, '
@@ -191,6 +216,6 @@ def _made_json(folder: Path) -> Path:
                 f'{{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 500, "tid": 500, '
                 f'"ts": {at / 1e3}, "dur": 4.0, "args": {{"External id": {i}, "cbid": 211, "correlation": {i}}}}}'
             )
-            file.write(",\n" if i < MILLIONS // 2 - _STEPS - 1 else "")
+            file.write(",\n" if i < events // 2 - steps - 1 else "")
         file.write("]}")
     return path

@@ -12,6 +12,8 @@ import ctypes
 import gc
 from contextlib import suppress
 
+from llmtop.system.free_memory import return_free_memory
+
 _M_ARENA_MAX = -8
 """malloc.h of glibc."""
 _NEW_OBJECTS = 50_000
@@ -39,5 +41,4 @@ def reduce_cycle_collections() -> None:
 def release_free_memory() -> None:
     """Return to the system what is free, unused cycles with it; where the C library cannot, nothing."""
     gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    return_free_memory()

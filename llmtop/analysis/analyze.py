@@ -73,7 +73,7 @@ from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.files.file_kind import Examined, examine
 from llmtop.trace.files.open import open_traces
-from llmtop.trace.groups import distinct_values, grouped
+from llmtop.trace.groups import distinct_combinations, distinct_values, grouped
 from llmtop.trace.intervals import Spans
 
 _OUTLIER = 1.5
@@ -330,11 +330,16 @@ def _check_limits(trace: model.Trace, limits: Limits) -> None:
     Raises:
         UnusableInput: there are too many of them.
     """
-    timelines = grouped(trace.ops.device, trace.ops.process)[0]
+    timelines = distinct_combinations(trace.ops.device, trace.ops.process)
     limits.check_number(trace.source, "devices", len(timelines))
-    callers, which = grouped(trace.calls.process)
-    made = dict(zip(callers, np.bincount(which).tolist(), strict=True))
-    pairs = sum(made.get((process,), 0) for _, process in timelines)
+    calling = trace.calls.process
+    runs = model.runs_of_values(calling)
+    if runs is None:
+        callers, which = grouped(calling)
+        made = dict(zip((pid for (pid,) in callers), np.bincount(which).tolist(), strict=True))
+    else:
+        made = {pid: rows.stop - rows.start for pid, rows in runs.items()}
+    pairs = sum(made.get(process, 0) for _, process in timelines)
     limits.check_number(trace.source, "device_calls", pairs)
     limits.check_number(trace.source, "processes", len(_processes(trace)))
     limits.check_number(trace.source, "depth", deepest_nesting(trace.ranges))

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.trace.intervals import Ns
+from llmtop.trace.intervals import Ns, Numbers
 
 _SPARE = 1 << 20
 """Places beyond the rows that may be counted in: 8 MiB."""
@@ -19,9 +21,81 @@ def distinct_values(column: npt.NDArray[np.signedinteger]) -> Ns:
     return rank_values(column, inverse=False)[0]
 
 
-def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ...]], Ns]:
+ROWS_AT_ONCE = 1 << 20
+"""Rows that are grouped at once: the columns that this takes for a moment stay below 50 MB."""
+
+
+def distinct_combinations(*columns: npt.NDArray[np.signedinteger]) -> list[tuple[int, ...]]:
+    """Return the different combinations of the values of columns of equal length, ascending.
+
+    As `grouped` does, a block of rows at a time: all rows of many ranks would need four more columns for a moment.
+    """
+    found: set[tuple[int, ...]] = set()
+    for first in range(0, len(columns[0]), ROWS_AT_ONCE):
+        found.update(_grouped_at_once([column[first : first + ROWS_AT_ONCE] for column in columns])[0])
+    return sorted(found)
+
+
+def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ...]], Numbers]:
     """Return the different combinations of the values of columns of equal length, ascending, and which each row
     has."""
+    if len(columns[0]) <= ROWS_AT_ONCE:
+        return _grouped_at_once(columns)
+    rows, parts = len(columns[0]), []
+    which = np.empty(rows, dtype=np.int32)
+    for first in range(0, rows, ROWS_AT_ONCE):
+        block = slice(first, first + ROWS_AT_ONCE)
+        own, which[block] = _grouped_at_once([column[block] for column in columns])
+        parts.append(own)
+    found = sorted(set().union(*parts))
+    number = {combination: place for place, combination in enumerate(found)}
+    for place, own in enumerate(parts):
+        block = slice(place * ROWS_AT_ONCE, (place + 1) * ROWS_AT_ONCE)
+        which[block] = np.array([number[combination] for combination in own], dtype=np.int32)[which[block]]
+    return found, which
+
+
+def count_and_sum(
+    which: npt.NDArray[np.signedinteger], values: npt.NDArray[np.signedinteger], groups: int
+) -> tuple[Ns, npt.NDArray[np.float64]]:
+    """Return how many rows each group has, and the sum of their values: whole numbers, exact below 2**53.
+
+    Args:
+        which: the group of each row, from 0.
+        values: of each row.
+        groups: how many there are.
+    """
+    counts, sums = np.zeros(groups, dtype=np.int64), np.zeros(groups)
+    for first in range(0, len(which), ROWS_AT_ONCE):
+        block = slice(first, first + ROWS_AT_ONCE)
+        counts += np.bincount(which[block], minlength=groups)
+        sums += np.bincount(which[block], weights=values[block], minlength=groups)
+    return counts, sums
+
+
+def least_and_most(
+    which: npt.NDArray[np.signedinteger], values: npt.NDArray[np.signedinteger], groups: int
+) -> tuple[Ns, Ns]:
+    """Return the smallest and the largest value of each group; for a group without rows the largest and the
+    smallest number of 64 bits.
+
+    Args:
+        which, values, groups: as for `count_and_sum`.
+    """
+    bounds = np.iinfo(np.int64)
+    least, most = np.full(groups, bounds.max, dtype=np.int64), np.full(groups, bounds.min, dtype=np.int64)
+    for first in range(0, len(which), ROWS_AT_ONCE):
+        block = slice(first, first + ROWS_AT_ONCE)
+        order = np.argsort(which[block], kind="stable")
+        present, begins = np.unique(which[block][order], return_index=True)
+        ordered = values[block][order]
+        least[present] = np.minimum(least[present], np.minimum.reduceat(ordered, begins))
+        most[present] = np.maximum(most[present], np.maximum.reduceat(ordered, begins))
+    return least, most
+
+
+def _grouped_at_once(columns: Sequence[npt.NDArray[np.signedinteger]]) -> tuple[list[tuple[int, ...]], Ns]:
+    """Return `grouped`, with some more columns of all rows for a moment."""
     own, key = rank_values(columns[0])
     if len(columns) == 1:
         return [(value,) for value in own.tolist()], key

@@ -7,6 +7,7 @@ instant. Names are numbers into `Trace.names`. Nothing here knows a file format,
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from llmtop.naming import device_names
 from llmtop.trace.groups import distinct_values
-from llmtop.trace.intervals import Ns
+from llmtop.trace.intervals import Ns, Numbers
 
 Framework: TypeAlias = Literal["JAX", "torch_xla"]
 JAX_PROFILER: Final = "jax.profiler"
@@ -64,6 +65,9 @@ PUSH_POP, START_END = 0, 1
 OPERATOR, OS_CALL, PYTHON = 0, 1, 2
 """Kinds of host activity: an operator of the framework, a call into the C library that may wait, a frame."""
 
+Runs: TypeAlias = dict[int, slice]
+"""Rows of each value of a column, where they follow one another."""
+
 T = TypeVar("T")
 TableT = TypeVar("TableT", bound="Table")
 
@@ -78,6 +82,10 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def part(self: TableT, rows: slice) -> TableT:
+        """Return rows that follow one another, in the table's own memory."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def select(self: TableT, chosen: npt.NDArray[Any]) -> TableT:
         """Return some of the rows.
@@ -135,11 +143,11 @@ class DeviceOps(Table):
     process: Ns
     """The pid of the process that launched it."""
     stream: Ns
-    name: Ns
+    name: npt.NDArray[np.int32]
     """The short name, of a kernel without template arguments."""
-    full_name: Ns
+    full_name: npt.NDArray[np.int32]
     """The name with all its template arguments."""
-    correlation: Ns
+    correlation: Numbers
     """Joins with `ApiCalls.correlation` within a process; -1 where the tool did not say."""
     bytes: Ns
     """Copied or set; of a collective's kernel its message, the larger of what goes in and out of one rank; 0 for
@@ -172,8 +180,8 @@ class ApiCalls(Table):
     """The pid, as the tool gives it."""
     thread: Ns
     """The tid."""
-    name: Ns
-    correlation: Ns
+    name: npt.NDArray[np.int32]
+    correlation: Numbers
     place: npt.NDArray[np.int32]
     """A name: where in the program the call was made; 0 where no stack of it was recorded."""
 
@@ -184,8 +192,8 @@ class Ranges(Table):
 
     process: Ns
     thread: Ns
-    name: Ns
-    domain: Ns
+    name: npt.NDArray[np.int32]
+    domain: npt.NDArray[np.int32]
     """A name; 0 (the empty name) is the default domain."""
     style: npt.NDArray[np.int8]
 
@@ -200,7 +208,7 @@ class HostSpans(Table):
 
     process: Ns
     thread: Ns
-    name: Ns
+    name: npt.NDArray[np.int32]
     kind: npt.NDArray[np.int8]
     inputs: npt.NDArray[np.int32]
     """Inputs of an operator: the name that is the JSON of its inputs' shapes, a space, and that of their types;
@@ -238,7 +246,7 @@ class StackSamples(Table):
     that of its process."""
     kind: npt.NDArray[np.int8]
     """CPU_SAMPLE or PYTHON_SAMPLE."""
-    name: Ns
+    name: npt.NDArray[np.int32]
     """The innermost frame."""
     caller: npt.NDArray[np.int32]
     """A name: of Python the innermost frame that is no library's, of C the nearest frame of another module; 0 for
@@ -346,6 +354,7 @@ class Trace:
     which_run: str = ""
     """Which of a folder's runs this is, in a sentence; "" where the folder has one."""
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
+    _runs: dict[str, tuple[Table, Runs | None]] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, what: str, key: object, make: Callable[[], T]) -> T:
         """Return the value of `make`, kept until `what` is requested with another key. A trace has hundreds of
@@ -380,15 +389,27 @@ class Trace:
     @functools.cached_property
     def launched_by(self) -> Ns:
         """For each device op the row of the API call that launched it; -1 where there is none."""
-        keys = join_keys(self.calls.process, self.calls.correlation, self.ops.process, self.ops.correlation)
-        if keys is None:
-            return np.full(len(self.ops), -1, dtype=np.int64)
-        call_keys, op_keys = keys
-        order = np.argsort(call_keys, kind="stable")
-        ordered = call_keys[order]
-        at = np.minimum(np.searchsorted(ordered, op_keys), len(ordered) - 1)
-        found = (ordered[at] == op_keys) & (self.ops.correlation >= 0)
-        return np.where(found, order[at], -1)
+        calls, ops = self.calls, self.ops
+        found = np.full(len(ops), -1, dtype=index_type(len(calls)))
+        of_calls, of_ops = runs_of_values(calls.process), runs_of_values(ops.process)
+        if of_calls is None or of_ops is None:
+            keys = join_keys(calls.process, calls.correlation, ops.process, ops.correlation)
+            return found if keys is None else _rows_of_keys(*keys, ops.correlation >= 0).astype(found.dtype)
+        for process, own in of_ops.items():
+            made = of_calls.get(process)
+            if made is not None:
+                wanted = ops.correlation[own]
+                row = _rows_of_keys(calls.correlation[made], wanted, wanted >= 0)
+                found[own] = np.where(row >= 0, row + made.start, -1)
+        return found
+
+    def rows_of(self, table: Literal["ops", "calls", "ranges", "host"], process: int) -> slice:
+        """Return rows of a table of which all of a process are: its own where they follow one another, as in files
+        read together, else all rows."""
+        runs = self._runs.get(table)
+        if runs is None or runs[0] is not getattr(self, table):
+            runs = self._runs[table] = (getattr(self, table), runs_of_values(getattr(self, table).process))
+        return slice(0, len(runs[0])) if runs[1] is None else runs[1].get(process, slice(0, 0))
 
     @functools.cached_property
     def window(self) -> tuple[int, int]:
@@ -398,6 +419,32 @@ class Trace:
         if not len(filled[0]):
             return 0, 0
         return min(int(t.start.min()) for t in filled), max(int(t.end.max()) for t in filled)
+
+
+def index_type(rows: int) -> type[np.signedinteger[Any]]:
+    """Return the narrowest type that holds the numbers of so many rows, and -1."""
+    return np.int32 if rows <= np.iinfo(np.int32).max else np.int64
+
+
+def runs_of_values(column: npt.NDArray[Any]) -> Runs | None:
+    """Return the rows of each value of a column, where they follow one another, as the processes of several files
+    do; None where a value comes back after others."""
+    if not len(column):
+        return {}
+    begins = np.append(0, np.flatnonzero(column[1:] != column[:-1]) + 1)
+    values = column[begins]
+    if len(np.unique(values)) < len(values):
+        return None
+    edges = itertools.pairwise([*begins.tolist(), len(column)])
+    return {value: slice(*edge) for value, edge in zip(values.tolist(), edges, strict=True)}
+
+
+def _rows_of_keys(keys: Ns, wanted: Ns, known: npt.NDArray[np.bool_]) -> Ns:
+    """Return for each wanted key the first row that has it; -1 where none has, or the key is not known."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+    return np.where((ordered[at] == wanted) & known, order[at], -1)
 
 
 def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correlation: Ns) -> tuple[Ns, Ns] | None:
@@ -434,7 +481,9 @@ def pairs(one: Ns, other: Ns) -> Ns:
 
 
 _KINDS = dict.fromkeys(("kind", "style", "why", "direction", "source_memory", "target_memory", "memory"), np.int8)
-_KINDS |= dict.fromkeys(("inputs", "sequence", "ranks", "collective", "place", "caller"), np.int32)
+_KINDS |= dict.fromkeys(
+    ("name", "full_name", "domain", "inputs", "sequence", "ranks", "collective", "place", "caller"), np.int32
+)
 _KINDS |= dict.fromkeys(("hlo", "hlo_module", "hlo_category", "hlo_source"), np.int32)
 """Types of columns that are no int64."""
 
@@ -461,11 +510,20 @@ def build(table: type[TableT], columns: dict[str, Any]) -> TableT:
         values = np.asarray(columns.get(column.name, np.zeros(rows, dtype=kind)), dtype=kind)
         if len(values) != rows:
             raise ValueError(f"{table.__name__}.{column.name} has {len(values)} rows, not {rows}")
-        made[column.name] = _constant_column(values)
+        made[column.name] = shared_if_constant(values)
+    if "correlation" in made:
+        made["correlation"] = narrowed(made["correlation"])
     return table(**made)
 
 
-def _constant_column(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def narrowed(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a column of whole numbers in 32 bits where all of them fit."""
+    bounds = np.iinfo(np.int32)
+    fits = not len(column) or (int(column.min()) >= bounds.min and int(column.max()) <= bounds.max)
+    return change_values(column, lambda values: values.astype(np.int32)) if fits else column
+
+
+def shared_if_constant(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a column whose rows are all the same, as a process as a rule, in the memory of one of them."""
     if len(values) > 1 and values[0] == values[-1] and bool((values == values[0]).all()):
         return np.broadcast_to(values[0].copy(), values.shape)
@@ -492,14 +550,20 @@ def joined(tables: list[TableT]) -> TableT:
     filled = [table for table in tables if len(table)]
     if len(filled) < 2:
         return filled[0] if filled else tables[0]
-    return kind(**{f.name: _joined_columns([getattr(t, f.name) for t in filled]) for f in fields(kind)})
+    return kind(**{f.name: join_columns([getattr(t, f.name) for t in filled]) for f in fields(kind)})
 
 
-def _joined_columns(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def join_columns(columns: list[npt.NDArray[Any]], *, narrow: bool = False) -> npt.NDArray[Any]:
+    """Return the values of all columns after one another.
+
+    Args:
+        columns: of one name, of tables with rows.
+        narrow: whether to take 32 bits for whole numbers where all of them fit.
+    """
     same = all(_is_constant(column) and column[0] == columns[0][0] for column in columns)
     if same:
         return np.broadcast_to(columns[0][0], sum(map(len, columns)))
-    return np.concatenate(columns)
+    return np.concatenate([narrowed(column) for column in columns] if narrow else columns)
 
 
 LONGEST_NAME = 16_384

@@ -36,7 +36,10 @@ def drop_unusable_rows(trace: model.Trace) -> model.Trace:
 
 def _drop_distant_rows(trace: model.Trace) -> None:
     """Leave out a few events that lie so far from all others that only a clock can have put them there."""
-    starts = np.sort(np.concatenate([trace.ops.start, trace.calls.start, trace.ranges.start, trace.host.start]))
+    columns = [table.start for table in (trace.ops, trace.calls, trace.ranges, trace.host) if len(table)]
+    if not columns or max(int(one.max()) for one in columns) - min(int(one.min()) for one in columns) < _HOLE_NS:
+        return
+    starts = np.sort(np.concatenate(columns))
     if len(starts) < 3:
         return
     holes = np.diff(starts)

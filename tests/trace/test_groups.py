@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtop.trace.groups import distinct_values, grouped
+from llmtop.trace.groups import count_and_sum, distinct_combinations, distinct_values, grouped, least_and_most
 
 _values = st.one_of(st.integers(-5, 5), st.integers(-(1 << 61), 1 << 61), st.integers(0, 3_000_000))
 _rows = st.lists(st.tuples(_values, _values, st.integers(-3, 3)), max_size=40)
@@ -27,3 +27,33 @@ def test_combinations_are_those_of_unique(rows: list[tuple[int, int, int]]) -> N
 def test_narrow_columns_count_as_wide_ones(kind: npt.DTypeLike) -> None:
     column = np.array([3, -1, 3, 127, -128], dtype=kind)
     assert grouped(column) == ([(-128,), (-1,), (3,), (127,)], pytest.approx([2, 1, 2, 3, 0]))
+
+
+def test_millions_of_rows_are_grouped_as_all_at_once() -> None:
+    random = np.random.default_rng(11)
+    rows = 2_300_000
+    one, other = random.integers(-2, 40, rows, dtype=np.int32), random.integers(0, 3, rows) << 40
+    other[-1] = 5  # a combination of the last block alone
+    found, which = grouped(one, other)
+    keys, expected = np.unique(np.stack([one.astype(np.int64), other]), axis=1, return_inverse=True)
+    assert found == [tuple(pair) for pair in keys.T.tolist()]
+    assert np.array_equal(which, expected.reshape(-1))
+    assert distinct_combinations(one, other) == found
+
+
+def test_sums_and_bounds_of_groups_are_those_of_python() -> None:
+    random = np.random.default_rng(12)
+    rows = 1_200_000
+    which = random.integers(0, 5, rows, dtype=np.int32)
+    which[which == 3] = 4  # nothing is in group 3
+    values = random.integers(-50, 1 << 33, rows)
+    counts, sums = count_and_sum(which, values, 6)
+    least, most = least_and_most(which, values, 6)
+    lists: list[list[int]] = [[] for _ in range(6)]
+    for group, value in zip(which.tolist(), values.tolist(), strict=True):
+        lists[group].append(value)
+    assert counts.tolist() == [len(own) for own in lists]
+    assert sums.tolist() == [sum(own) for own in lists]
+    for group in (0, 1, 2, 4):
+        assert (least[group], most[group]) == (min(lists[group]), max(lists[group]))
+    assert least[3] > most[3], "of no row"

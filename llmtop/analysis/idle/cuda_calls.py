@@ -9,7 +9,8 @@ import numpy as np
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.report.model import ApiTime
 from llmtop.trace import model
-from llmtop.trace.intervals import Ns
+from llmtop.trace.groups import count_and_sum, least_and_most
+from llmtop.trace.intervals import Ns, Numbers
 
 LAUNCH, SYNC, COPY, ALLOCATION, OTHER = range(5)
 KIND_NAMES = ("launch", "sync", "copy", "allocation", "other")
@@ -61,12 +62,10 @@ def api_times(trace: model.Trace, timelines: list[DeviceTimeline]) -> tuple[ApiT
     group = np.array(
         [plain.setdefault(unversioned_name(name), len(plain)) for name in trace.names], dtype=np.int64
     )
-    of_call = group[calls.name]
+    of_call = model.change_values(calls.name, lambda names: group.astype(np.int32)[names])
     took = calls.end - calls.start
-    counts = np.bincount(of_call, minlength=len(plain))
-    sums = np.bincount(of_call, weights=took, minlength=len(plain))
-    longest = np.zeros(len(plain), dtype=np.int64)
-    np.maximum.at(longest, of_call, took)
+    counts, sums = count_and_sum(of_call, took, len(plain))
+    longest = np.maximum(least_and_most(of_call, took, len(plain))[1], 0)
     in_steps, steps = _calls_in_steps(trace, timelines, of_call, len(plain))
     rows = [
         ApiTime(
@@ -85,7 +84,7 @@ def api_times(trace: model.Trace, timelines: list[DeviceTimeline]) -> tuple[ApiT
 
 
 def _calls_in_steps(
-    trace: model.Trace, timelines: list[DeviceTimeline], of_call: Ns, groups: int
+    trace: model.Trace, timelines: list[DeviceTimeline], of_call: Numbers, groups: int
 ) -> tuple[Ns, int]:
     """(calls within whole host steps by group, number of such steps), over all processes."""
     total, steps = np.zeros(groups, dtype=np.int64), 0
@@ -95,8 +94,9 @@ def _calls_in_steps(
             continue
         seen.add(timeline.process)
         low, high = int(timeline.steps.starts[0]), int(timeline.steps.ends[-1])
-        calls = trace.calls
+        part = trace.rows_of("calls", timeline.process)
+        calls = trace.calls.part(part)
         inside = (calls.process == timeline.process) & (calls.start >= low) & (calls.start < high)
-        total += np.bincount(of_call[inside], minlength=groups)
+        total += np.bincount(of_call[part][inside], minlength=groups)
         steps += len(timeline.steps)
     return total, steps

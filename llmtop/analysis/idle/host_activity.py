@@ -68,10 +68,12 @@ def _launcher_calls(timeline: DeviceTimeline) -> _Calls:
 
 def _find_launcher_calls(timeline: DeviceTimeline) -> _Calls:
     trace = timeline.trace
-    rows = np.flatnonzero(_rows_of_launchers(trace.calls, timeline))
+    part = trace.rows_of("calls", timeline.process)
+    rows = np.flatnonzero(_rows_of_launchers(trace.calls.part(part), timeline)) + part.start
     table = trace.calls.select(rows)
     every = iv.union(table.start, table.end)
-    waits = trace.host.select(_rows_of_launchers(trace.host, timeline) & (trace.host.kind == model.OS_CALL))
+    host = trace.host.part(trace.rows_of("host", timeline.process))
+    waits = host.select(_rows_of_launchers(host, timeline) & (host.kind == model.OS_CALL))
     return _Calls(
         rows=rows,
         table=table,
@@ -122,7 +124,7 @@ def _freeing_calls(timeline: DeviceTimeline, calls: model.ApiCalls) -> Spans:
 def _readback_operators(timeline: DeviceTimeline, calls: Spans) -> Spans:
     """Operators that do nothing but wait for a value of the device, where the capture has operators."""
     named = np.array([bool(_READS_BACK.match(name)) for name in timeline.trace.names])
-    host = timeline.trace.host
+    host = timeline.trace.host.part(timeline.trace.rows_of("host", timeline.process))
     chosen = _rows_of_launchers(host, timeline) & (host.kind == model.OPERATOR) & named[host.name]
     # Only those that call into CUDA: .item() of a tensor on the host waits for nothing.
     spans = iv.union(host.start[chosen], host.end[chosen])

@@ -40,7 +40,8 @@ from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES, off_cpu_spans
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.trace import intervals as iv
-from llmtop.trace.intervals import Ns, Spans
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns, Numbers, Spans
 
 CAUSES = {
     "other_process": "another process ran on the GPU",
@@ -83,7 +84,7 @@ class Gaps:
     spans: Spans
     by_cause: dict[str, Ns]
     """For each cause, ns of each gap; they add up to the gaps' lengths."""
-    ending: Ns
+    ending: Numbers
     """Row of the timeline's ops that ended each gap; -1 for one at the end of the window."""
 
     def total(self, cause: str) -> int:
@@ -130,7 +131,7 @@ def attribute_idle_time(timeline: DeviceTimeline, others: Spans, phases: list[Ph
     if len(left):
         by_cause["unknown"] = iv.overlap_per_interval(idle, left)
     _divide_late_time(timeline, host, by_cause, late)
-    return Gaps(idle, by_cause, ending)
+    return Gaps(idle, {cause: model.shared_if_constant(parts) for cause, parts in by_cause.items()}, ending)
 
 
 def _queued_spans(idle: Spans, launched: Ns) -> dict[str, Spans]:
@@ -151,14 +152,14 @@ def _queued_spans(idle: Spans, launched: Ns) -> dict[str, Spans]:
     }
 
 
-def _ending_ops(timeline: DeviceTimeline, idle: Spans) -> Ns:
+def _ending_ops(timeline: DeviceTimeline, idle: Spans) -> Numbers:
     """Return the op that starts where each gap ends."""
     starts = timeline.ops.start
     found = np.minimum(np.searchsorted(starts, idle.ends), len(starts) - 1)
-    return np.where(starts[found] == idle.ends, found, -1)
+    return np.where(starts[found] == idle.ends, found, -1).astype(model.index_type(len(starts)))
 
 
-def _launch_return_times(timeline: DeviceTimeline, idle: Spans, ending: Ns) -> Ns:
+def _launch_return_times(timeline: DeviceTimeline, idle: Spans, ending: Numbers) -> Ns:
     """Return when the call that launched the op at the end of each gap returned, within the gap; its end if
     unknown.
 

@@ -18,7 +18,7 @@ from llmtop.naming.kernel_names import functor_of
 from llmtop.report.model import KernelTime, LaunchOrder
 from llmtop.trace import model
 from llmtop.trace.groups import distinct_values
-from llmtop.trace.intervals import Ns
+from llmtop.trace.intervals import Ns, Numbers
 
 _HOTTEST = 20
 """Most kernels that are examined: the twenty-first is never profiled."""
@@ -51,8 +51,8 @@ class _KernelRuns:
     timeline: DeviceTimeline
     names: list[int]
     """Numbers of the short names of all its ops."""
-    name: Ns
-    full_name: Ns
+    name: Numbers
+    full_name: Numbers
     took: Ns
     """Time of each, in ns."""
 

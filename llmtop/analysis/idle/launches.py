@@ -34,10 +34,12 @@ def _find_launch_calls(timeline: DeviceTimeline) -> model.ApiCalls:
     trace, calls = timeline.trace, timeline.trace.calls
     launching = cuda.call_kinds(trace) == cuda.LAUNCH
     names = trace.once("no memset", None, lambda: np.array(["memset" not in name.lower() for name in trace.names]))
-    mine = (calls.process == timeline.process) & (launching & names)[calls.name]
+    part = trace.rows_of("calls", timeline.process)
+    own = calls.part(part)
+    mine = (own.process == timeline.process) & (launching & names)[own.name]
     if timeline.alone:
-        return calls.select(mine)
-    rows = np.flatnonzero(mine)
+        return own.select(mine)
+    rows = np.flatnonzero(mine) + part.start
     return calls.select(rows[_launch_devices(trace, timeline.process, rows) == timeline.device])
 
 

@@ -59,7 +59,8 @@ def deepest_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection[str]
     chosen, share = _examined(weight)
     if not len(timeline.trace.host) or not len(chosen):
         return None
-    host = _rows_in_spans(timeline.trace.host, timeline, _select_gaps(gaps, chosen.tolist()))
+    own = timeline.trace.host.part(timeline.trace.rows_of("host", timeline.process))
+    host = _rows_in_spans(own, timeline, _select_gaps(gaps, chosen.tolist()))
     if len(timeline.launchers) > 1:
         # One of them launches while the others wait for it in the C library.
         host = host.select(host.kind != model.OS_CALL)
@@ -98,8 +99,11 @@ class _LauncherRows:
 
 def _launcher_rows(timeline: DeviceTimeline, gaps: Gaps, chosen: list[int]) -> _LauncherRows:
     spans = _select_gaps(gaps, chosen)
+    trace, process = timeline.trace, timeline.process
+    calls, host = trace.rows_of("calls", process), trace.rows_of("host", process)
     return _LauncherRows(
-        _rows_in_spans(timeline.trace.calls, timeline, spans), _rows_in_spans(timeline.trace.host, timeline, spans)
+        _rows_in_spans(trace.calls.part(calls), timeline, spans),
+        _rows_in_spans(trace.host.part(host), timeline, spans),
     )
 
 

@@ -19,7 +19,7 @@ from llmtop.analysis.steps.repetition import LaunchedKernels
 from llmtop.format import duration
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.intervals import Ns, Spans
+from llmtop.trace.intervals import Ns, Numbers, Spans
 
 LONG_CALL_NS = 1_000_000
 """A launch takes 2 to 20 µs, an allocation from the driver 50 to 500."""
@@ -96,7 +96,8 @@ def _long_calls(timeline: DeviceTimeline) -> Ns:
 
 def _find_long_calls(timeline: DeviceTimeline) -> Ns:
     trace, calls = timeline.trace, timeline.trace.calls
-    rows = np.flatnonzero(calls.end - calls.start >= LONG_CALL_NS)
+    own = trace.rows_of("calls", timeline.process)
+    rows: Ns = np.flatnonzero(calls.end[own] - calls.start[own] >= LONG_CALL_NS) + own.start
     rows = rows[_rows_of_launchers(calls.select(rows), timeline)]
     waits_or_copies = np.isin(cuda.call_kinds(trace)[calls.name[rows]], (cuda.SYNC, cuda.COPY))
     rows = rows[~waits_or_copies & ~_matching_names(trace, calls.name[rows], _REPLAYS)]
@@ -169,7 +170,7 @@ def _launched_kernels(timeline: DeviceTimeline, rows: Ns) -> dict[int, tuple[int
     return dict(zip(by, zip(full, short, strict=True), strict=True))
 
 
-def _matching_names(trace: model.Trace, names: Ns, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+def _matching_names(trace: model.Trace, names: Numbers, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     """Return which of these names (rows of `Trace.names`) the pattern is found in."""
     what = f"named {pattern.pattern}"
     fits = trace.once(what, None, lambda: np.array([bool(pattern.search(name)) for name in trace.names]))

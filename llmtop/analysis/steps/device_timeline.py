@@ -14,7 +14,7 @@ from llmtop.naming.kernel_names import is_collective
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.groups import distinct_values, grouped
-from llmtop.trace.intervals import Ns, Spans
+from llmtop.trace.intervals import Ns, Numbers, Spans
 
 _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
 
@@ -28,7 +28,7 @@ class DeviceTimeline:
     trace: model.Trace
     process: int
     device: int
-    rows: Ns
+    rows: Numbers
     """Rows of `trace.ops`, in order of their start."""
     steps: ProcessSteps
     bounds: Ns
@@ -108,7 +108,7 @@ class DeviceTimeline:
         return nanoseconds / 1e6 / self.counted if self.counted else None
 
     def _union(self, chosen: npt.NDArray[np.bool_]) -> Spans:
-        return iv.union(self.ops.start[chosen], self.ops.end[chosen])
+        return iv.union(model.take_rows(self.ops.start, chosen), model.take_rows(self.ops.end, chosen))
 
     @functools.cached_property
     def busy(self) -> Spans:
@@ -202,12 +202,13 @@ def _communication_names(trace: model.Trace) -> npt.NDArray[np.bool_]:
 def device_timelines(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[DeviceTimeline]:
     """Return a timeline for every (process, GPU) with device work, in order of GPU and pid."""
     ops = trace.ops
-    order = np.lexsort((ops.start, ops.process, ops.device))
-    device, process = ops.device[order], ops.process[order]
+    order = _rows_by_device(ops)
+    device, process = model.take_rows(ops.device, order), model.take_rows(ops.process, order)
     begins = np.ones(len(order), dtype=bool)
     begins[1:] = (device[1:] != device[:-1]) | (process[1:] != process[:-1])
     first = np.flatnonzero(begins)
     pairs = np.stack([device[first], process[first]], axis=1)
+    del device, process
     devices = collections.Counter(pairs[:, 1].tolist())
     timelines = []
     for (gpu, pid), rows in zip(pairs.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True):
@@ -235,6 +236,17 @@ def device_timelines(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list
     return timelines
 
 
+def _rows_by_device(ops: model.DeviceOps) -> Numbers:
+    """Return the rows of device work in order of GPU, pid and start."""
+    runs = model.runs_of_values(ops.process)
+    if not len(ops) or runs is None or int(ops.device.min()) != int(ops.device.max()):
+        order = np.lexsort((ops.start, ops.process, ops.device))
+        return order.astype(model.index_type(len(ops)))
+    # One GPU number and one process after another, as several files have them: each is sorted by itself.
+    parts = [np.argsort(ops.start[runs[pid]], kind="stable") + runs[pid].start for pid in sorted(runs)]
+    return np.concatenate(parts, dtype=model.index_type(len(ops)), casting="same_kind")
+
+
 def _is_first_step_slow(bounds: Ns) -> bool:
     """Return True if the first step took much longer than the others: the start of a capture slows a step down
     (by 19 of 75 ms in a trace of torch.profiler on an H200, where the others took 57)."""
@@ -242,7 +254,7 @@ def _is_first_step_slow(bounds: Ns) -> bool:
     return bool(lengths[0] > 1.15 * np.median(lengths[1:]) and lengths[0] > np.max(lengths[1:]))
 
 
-def _step_bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, Ns, int]:
+def _step_bounds(trace: model.Trace, rows: Numbers, steps: ProcessSteps) -> tuple[Ns, Ns, int]:
     """Return where the steps begin on the device, where the host began them, and how many they are.
 
     The host runs ahead of the device, and work that was launched before the capture began is not in the file. So

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from llmtop.naming.kernel_names import computes_products, is_step_work, kind_of
 from llmtop.trace import model
 from llmtop.trace.groups import distinct_values
-from llmtop.trace.intervals import Ns
+from llmtop.trace.intervals import Ns, Numbers
 
 FEWEST_KERNELS = 10
 """Fewest kernels of a step. Work that repeats after fewer is a part of a step."""
@@ -60,7 +60,7 @@ class LaunchedKernels:
     """When each was launched, ns; when it ran where the capture has no calls."""
     name: Ns
     """Full name of each, renumbered from 0."""
-    titles: Ns
+    titles: Numbers
     """For each number of `name` its row in `Trace.names`."""
     copied: Ns
     """When copies between host and device were launched, ns, in order."""

@@ -30,7 +30,7 @@ from llmtop.naming.phase_names import (
     without_number,
 )
 from llmtop.trace import model
-from llmtop.trace.intervals import Ns, Spans, union
+from llmtop.trace.intervals import Ns, Numbers, Spans, union
 from llmtop.trace.xla.host import STEP_MARK
 
 LIBRARY_DOMAINS = re.compile(
@@ -109,7 +109,7 @@ def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
     return mine.select(np.lexsort((-mine.end, mine.start)))
 
 
-def _library_names(names: list[str], rows: Ns) -> npt.NDArray[np.bool_]:
+def _library_names(names: list[str], rows: Numbers) -> npt.NDArray[np.bool_]:
     """Return which of these names (rows of `names`) are a library's."""
     used, at = np.unique(rows, return_inverse=True)
     library = [bool(LIBRARY_DOMAINS.match(names[n])) or names[n].startswith("nccl") for n in used.tolist()]
@@ -166,7 +166,7 @@ BaseNames: TypeAlias = dict[int, str]
 """Names without the numbers at their ends, by their row in `Trace.names`."""
 
 
-def _base_names(names: list[str], rows: Ns) -> BaseNames:
+def _base_names(names: list[str], rows: Numbers) -> BaseNames:
     """Names, by their row in `names`, without the number at their end: ProfilerStep#7 is ProfilerStep."""
     return {row: without_number(names[row]) for row in np.unique(rows).tolist()}
 
@@ -397,7 +397,7 @@ def _steps_between(trace: model.Trace, process: int, marks: _Marks, period: int,
     return ProcessSteps(process, marks.thread, starts[:-1], starts[1:], how, marker, closed=closed)
 
 
-def _kinds_of_ranges(names: list[str], rows: Ns) -> tuple[Ns, dict[int, str]]:
+def _kinds_of_ranges(names: list[str], rows: Numbers) -> tuple[Ns, dict[int, str]]:
     """Return the kind of each range as a number; and, for each kind in order, the first of its names and its
     title.
 
@@ -424,7 +424,7 @@ def _kinds_of_ranges(names: list[str], rows: Ns) -> tuple[Ns, dict[int, str]]:
     return kind_of_name[which.reshape(-1)], kinds
 
 
-def rows_by_value(values: Ns) -> Iterator[tuple[int, Ns]]:
+def rows_by_value(values: Numbers) -> Iterator[tuple[int, Ns]]:
     """Yield each different value, in ascending order, with the rows that have it, in theirs."""
     if not len(values):
         return

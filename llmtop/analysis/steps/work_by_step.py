@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.report.per_step import PerStep
-from llmtop.trace.groups import rank_values
-from llmtop.trace.intervals import Ns
+from llmtop.trace.groups import ROWS_AT_ONCE, rank_values
+from llmtop.trace.intervals import Ns, Numbers
 from llmtop.trace.model import take_rows
 
 
@@ -47,7 +47,7 @@ class WorkSteps:
                 number[timeline.rows[edges[0] : edges[-1]]] = np.repeat(own, np.diff(edges))
         return WorkSteps(number, np.repeat(np.arange(len(timelines)), steps), steps)
 
-    def per_step(self, rows: Ns, group: Ns, took: Ns) -> dict[int, tuple[PerStep, ...]]:
+    def per_step(self, rows: Numbers, group: Numbers, took: Ns) -> dict[int, tuple[PerStep, ...]]:
         """Return the device time per step, by group and in it by timeline; work outside of whole steps is left
         out.
 
@@ -58,12 +58,21 @@ class WorkSteps:
         """
         steps, timelines = len(self.place), len(self.steps)
         # Work outside of whole steps, number -1, is counted like a step and left out then: no copy of all rows.
-        key = group * (steps + 1)
-        key += take_rows(self.number, rows)
-        key += 1
-        cells, which = rank_values(key)
-        counts = np.bincount(which).astype(np.float64)
-        sums = np.bincount(which, weights=took)
+        parts: list[tuple[Ns, npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            block = slice(first, first + ROWS_AT_ONCE)
+            key = group[block].astype(np.int64) * (steps + 1)
+            key += take_rows(self.number, rows[block])
+            key += 1
+            cells, which = rank_values(key)
+            took_here = np.bincount(which, weights=took[block]).astype(np.float64)
+            parts.append((cells, np.bincount(which).astype(np.float64), took_here))
+        if not parts:
+            return {}
+        # Sums of whole ns below 2**53 are exact in any order.
+        cells, which = rank_values(np.concatenate([part[0] for part in parts]))
+        counts = np.bincount(which, weights=np.concatenate([part[1] for part in parts]))
+        sums = np.bincount(which, weights=np.concatenate([part[2] for part in parts]))
         inside = cells % (steps + 1) > 0
         if not inside.any():
             return {}

@@ -16,7 +16,7 @@ from llmtop.hardware.gpu_specs import memory_bytes_per_s, peak
 from llmtop.naming.kernel_names import kind_of, matrix_type
 from llmtop.report.device_time import GemmTime, Roof
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values, grouped
+from llmtop.trace.groups import distinct_combinations, distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 _MOST = 64
@@ -36,7 +36,7 @@ def _find_roofs(trace: model.Trace) -> list[Roof | None]:
     """Return one for each GPU that each process calls by a number: several processes may call different ones
     alike."""
     found = []
-    for device, process in grouped(trace.ops.device, trace.ops.process)[0]:
+    for device, process in distinct_combinations(trace.ops.device, trace.ops.process):
         gpu = trace.gpu(process, device)
         found.append(_roof(gpu, device) if gpu is not None and gpu.name else None)
     return found

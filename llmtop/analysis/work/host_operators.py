@@ -17,7 +17,7 @@ from llmtop.report.host_work import HostOperatorTime
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.groups import distinct_values
-from llmtop.trace.intervals import Ns
+from llmtop.trace.intervals import Ns, Numbers
 
 _MOST_ROWS = 60
 _ALL_PCT = 99.0
@@ -81,7 +81,7 @@ def _self_times(host: model.HostSpans, nesting: Nesting) -> tuple[Ns, Ns]:
     return took, np.maximum(took - of_children.astype(np.int64), 0)
 
 
-def _called_by_itself(nesting: Nesting, name: Ns) -> npt.NDArray[np.bool_]:
+def _called_by_itself(nesting: Nesting, name: Numbers) -> npt.NDArray[np.bool_]:
     parents = nesting.parents
     return np.asarray((parents >= 0) & (name[np.maximum(parents, 0)] == name))
 

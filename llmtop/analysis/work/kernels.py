@@ -10,8 +10,8 @@ from llmtop.naming.kernel_names import KernelKind, kind_of
 from llmtop.naming.readable_kernels import KernelLabel, label_of
 from llmtop.report.model import KernelTime, KernelVariant
 from llmtop.trace import model
-from llmtop.trace.groups import grouped
-from llmtop.trace.intervals import Ns
+from llmtop.trace.groups import count_and_sum, grouped, least_and_most
+from llmtop.trace.intervals import Ns, Numbers
 
 
 def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]:
@@ -21,7 +21,7 @@ def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]
         trace: what was read of a capture.
         steps: in which steps its device work lies.
     """
-    mine = np.flatnonzero(trace.ops.kind == model.KERNEL)
+    mine = np.flatnonzero(trace.ops.kind == model.KERNEL).astype(model.index_type(len(trace.ops)))
     if not len(mine):
         return ()
     kernels = trace.ops.select(mine)
@@ -31,12 +31,11 @@ def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]
     variants = _kernel_variants(trace, kernels, group, took)
     operators = _launching_operators(trace, mine, group, took)
     per_step = steps.per_step(mine, group, took)
-    order = np.argsort(group, kind="stable")
-    edges = np.searchsorted(group[order], np.arange(len(names) + 1))
+    counts, sums = (column.tolist() for column in count_and_sum(group, took, len(names)))
+    least, most = (column.tolist() for column in least_and_most(group, took, len(names)))
     rows = []
     for index, label in enumerate(names):
-        times = took[order[edges[index] : edges[index + 1]]]
-        total = int(times.sum())
+        count, total = counts[index], int(sums[index])
         rows.append(
             KernelTime(
                 name=label.name,
@@ -45,12 +44,12 @@ def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]
                 pattern=label.pattern,
                 operator=operators.get(index, ""),
                 kind=kind_of(variants[index][0].name),
-                count=len(times),
+                count=count,
                 seconds=total / 1e9,
                 share_pct=100.0 * total / everything,
-                mean_us=total / 1e3 / len(times),
-                min_us=int(times.min()) / 1e3,
-                max_us=int(times.max()) / 1e3,
+                mean_us=total / 1e3 / count,
+                min_us=least[index] / 1e3,
+                max_us=most[index] / 1e3,
                 variants=tuple(variants[index]),
                 per_step=per_step.get(index, ()),
             )
@@ -58,7 +57,7 @@ def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
-def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[KernelLabel]]:
+def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Numbers, list[KernelLabel]]:
     """For each kernel the number of its group, and what each group is called: no two alike."""
     pairs, which = grouped(kernels.name, kernels.full_name)
     labels = [label_of(trace.names[short], trace.names[full]) for short, full in pairs]
@@ -75,10 +74,10 @@ def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[Kern
     first: dict[int, KernelLabel] = {}
     for number, label in zip(numbers, labels, strict=True):
         first.setdefault(number, label)
-    return np.array(numbers, dtype=np.int64)[which], [first[number] for number in range(len(names))]
+    return np.array(numbers, dtype=np.int32)[which], [first[number] for number in range(len(names))]
 
 
-def _launching_operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
+def _launching_operators(trace: model.Trace, mine: Numbers, group: Numbers, took: Ns) -> dict[int, str]:
     """Return the operator that launched most of the time of each group; a group without operators is left out."""
     row = launching_operators(trace)[mine]
     known = row >= 0
@@ -86,7 +85,7 @@ def _launching_operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> d
         return {}
     keys, which = grouped(group[known], trace.host.name[row[known]])
     sums = np.bincount(which, weights=took[known])
-    whole = np.bincount(group, weights=took)
+    whole = count_and_sum(group, took, int(group.max()) + 1)[1]
     return {
         own: trace.names[name]
         for (own, name), seconds in zip(keys, sums.tolist(), strict=True)
@@ -95,12 +94,11 @@ def _launching_operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> d
 
 
 def _kernel_variants(
-    trace: model.Trace, kernels: model.DeviceOps, group: Ns, took: Ns
+    trace: model.Trace, kernels: model.DeviceOps, group: Numbers, took: Ns
 ) -> dict[int, list[KernelVariant]]:
     """Return the full names in each group, most time first."""
     pairs, which = grouped(group, kernels.full_name)
-    counts = np.bincount(which)
-    sums = np.bincount(which, weights=took)
+    counts, sums = count_and_sum(which, took, len(pairs))
     found: dict[int, list[KernelVariant]] = {}
     for index, (own, full) in enumerate(pairs):
         row = KernelVariant(name=trace.names[full], count=int(counts[index]), seconds=float(sums[index]) / 1e9)

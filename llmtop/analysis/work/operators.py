@@ -23,7 +23,7 @@ from llmtop.report.device_time import OperatorPart, OperatorTime
 from llmtop.report.per_step import PerStep
 from llmtop.trace import model
 from llmtop.trace.groups import distinct_values, grouped
-from llmtop.trace.intervals import Ns
+from llmtop.trace.intervals import Ns, Numbers
 
 GRAPH, OUTSIDE, UNKNOWN = "(CUDA graph)", "(no operator)", "(launch not recorded)"
 """Placeholders for an operator: work of a replayed CUDA graph; a launch outside of any operator; a launch that
@@ -199,7 +199,7 @@ def _work_while_operators_recorded(trace: model.Trace) -> npt.NDArray[np.bool_]:
 
 
 def _kernels_by_name(
-    trace: model.Trace, chosen: npt.NDArray[np.bool_], group: Ns, took: Ns
+    trace: model.Trace, chosen: npt.NDArray[np.bool_], group: Numbers, took: Ns
 ) -> dict[int, tuple[OperatorPart, ...]]:
     """Return the device work of each group by its full name, most time first."""
     keys, which = grouped(group[chosen], trace.ops.full_name[chosen])

@@ -26,8 +26,8 @@ from llmtop.naming.phase_names import is_optimizer_step, role_of
 from llmtop.report.device_time import DeviceTimePart, TimeBreakdown
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values, grouped
-from llmtop.trace.intervals import Ns
+from llmtop.trace.groups import distinct_combinations, distinct_values
+from llmtop.trace.intervals import Ns, Numbers
 
 WorkMask = npt.NDArray[np.bool_]
 
@@ -162,7 +162,7 @@ def _per_pass(answers: TokenPasses, stage: str) -> dict[str, Any]:
 def _all_gpus_have_matrix_cores(trace: model.Trace) -> bool:
     """Return True if all GPUs of the capture are known to be faster at matrix products in narrower types than
     fp32."""
-    used = [trace.gpu(*pair) for pair in grouped(trace.ops.process, trace.ops.device)[0]]
+    used = [trace.gpu(*pair) for pair in distinct_combinations(trace.ops.process, trace.ops.device)]
     return all(gpu is not None and bool(gpu.name) and has_matrix_cores(gpu.name or "") for gpu in used)
 
 
@@ -218,7 +218,7 @@ def _workload(trace: model.Trace, calls: OperatorCalls) -> tuple[Literal["traini
     return next(((workload, words) for workload, words, told in evidence if told), (None, ""))
 
 
-def _names_of(trace: model.Trace, numbers: Ns) -> list[str]:
+def _names_of(trace: model.Trace, numbers: Numbers) -> list[str]:
     return [trace.names[number] for number in distinct_values(numbers).tolist()]
 
 

@@ -185,7 +185,7 @@ class Collector:
         what = ops.pop_column(len(_ROW_OF_WORK))
         for name, kind in _SHARED_BY_WORK.items():
             columns[name] = np.array([getattr(one, name) for one in self._learnt.of_work], dtype=kind)[what]
-        columns["process"] = np.full(len(what), -1, dtype=np.int64)
+        columns["process"] = np.broadcast_to(np.int64(-1), len(what))
         row = groups.pop_column(0)
         for place, name in enumerate(("ranks", "collective"), 1):
             columns[name] = np.zeros(len(what), dtype=np.int32)
@@ -252,7 +252,7 @@ def _give_processes(trace: model.Trace) -> None:
     owners = calls.process if len(calls) else trace.host.process
     different, which = grouped(owners)
     usual = different[int(np.argmax(np.bincount(which)))][0] if different else 0
-    process = np.full(len(ops), usual, dtype=np.int64)
+    process: Ns = np.broadcast_to(np.int64(usual), len(ops))
     if len(different) > 1 and len(calls):
         order = np.argsort(calls.correlation, kind="stable")
         at = np.minimum(np.searchsorted(calls.correlation[order], ops.correlation), len(order) - 1)
