@@ -38,9 +38,7 @@ def sampled_moment(recorder: State, wait: LockWait) -> SampledMoment:
         recorder: of a training whose steps do not overlap.
         wait: how this thread got the lock.
     """
-    node, root = recorder.node, recorder.root
-    while node.parent is not root and node is not root:
-        node = node.parent
+    node, root = outermost(recorder), recorder.root
     phases = list(root.children.values())
     since, latest = wait.was_held_since_ns, None
     if since is not None and (node is root or node.begun > since):
@@ -56,6 +54,14 @@ def sampled_moment(recorder: State, wait: LockWait) -> SampledMoment:
     else:  # had it ended in this step before, the sample may be of that time
         is_outside = node.begun > latest and not _count(recorder, node)
     return SampledMoment(is_outside, is_present, "" if last is None else last.name)
+
+
+def outermost(recorder: State) -> PhaseNode:
+    """Return the outermost open phase; the root where none is open."""
+    node, root = recorder.node, recorder.root
+    while node.parent is not root and node is not root:
+        node = node.parent
+    return node
 
 
 def _begin_ns(node: PhaseNode) -> int:

@@ -29,7 +29,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from llmtop.instrument.serve.lock_wait import AT_ONCE_NS, LockWait
-from llmtop.instrument.serve.sampled_moment import OF_NO_PLACE, sampled_moment
+from llmtop.instrument.serve.sampled_moment import OF_NO_PLACE, outermost, sampled_moment
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
@@ -159,6 +159,7 @@ class StackSampler:
                 held_lock,
                 wait.after_request_ns,
                 is_given_up=wait.is_given_up or not moment.is_present,
+                after=moment.after,
             )
             if seen is not None:
                 waits_for = seen.waits_for
@@ -171,7 +172,8 @@ class StackSampler:
                 self._add_sample(words, between, moment.after, held_lock)
         else:
             if between:
-                self._describer.note_calls(thread, recorder.ring.count)
+                phase = outermost(recorder).name if tracks is None else ""
+                self._describer.note_calls(thread, recorder.ring.count, phase)
             if self.waits_for:
                 self._note_pause("", now)
         if now - self._found_since >= TELL_NS:

@@ -116,6 +116,23 @@ class SinceCheck:
             return None if found is None else Lines(depth, *found)
         return None
 
+    def lines_between(self, code: CodeType, start: int, end: int, *, is_end_included: bool) -> Lines | None:
+        """Return the lines that may run between two instructions of one function; None where they are not known.
+
+        Args:
+            code: of the function.
+            start: offset of an instruction after which they run.
+            end: offset of one before which they run.
+            is_end_included: whether that instruction may have run too.
+        """
+        flow = self._flow(code) if _IS_KNOWN_PYTHON else None
+        first, last = (None, None) if flow is None else (flow.index(start), flow.index(end))
+        if flow is None or first is None or last is None or first == last:
+            return None
+        flow.learn(code)
+        found = flow.between(first, last, is_end_included)
+        return None if found is None else Lines(0, *found)
+
     def _flow(self, code: CodeType) -> _Flow | None:
         known = self._flows.get(code)
         if known is None:
@@ -144,6 +161,10 @@ class _Flow:
         self._lines = _lines_of_units(code, len(raw) // 2)
         self._decode()
         self._before = self._predecessors()
+        self._after: list[list[int]] = [[] for _ in self._before]
+        for index, ones in enumerate(self._before):
+            for one in ones:
+                self._after[one].append(index)
         self._usual = self._without_exceptions()
 
     def learn(self, code: CodeType) -> None:
@@ -208,6 +229,42 @@ class _Flow:
                 ]
         return self._range(passed if is_short else likely or passed)
 
+    def between(self, start: int, end: int, is_end_included: bool) -> tuple[int, int, int] | None:
+        """Return first and last line that may run between two instructions, and the only suspect's offset or -1.
+
+        Args:
+            start: index of an instruction that had ended.
+            end: index of the one that runs now.
+            is_end_included: whether that one is a suspect too.
+        """
+        passed = self._reachable(start, end, self._after) & self._reachable(end, start, self._before)
+        if any(_NO_CHECK_BEFORE.fullmatch(self.name(one)) for one in passed):
+            return None
+        # What drops the result of the call that has ended is no code after it.
+        dropped = {start + 1} if self.name(start + 1) == "POP_TOP" else set()
+        likely = {one for one in passed - dropped if self._takes_time(one)}
+        return self._range(likely | {end} if is_end_included else likely)
+
+    def _reachable(self, start: int, stop: int, edges: list[list[int]]) -> set[int]:
+        """Return the instructions on ways from one to another, without both, where nothing is raised."""
+        found: set[int] = set()
+        rest = [start]
+        while rest:
+            new = [
+                one
+                for one in edges[rest.pop()]
+                if one not in found and one not in {start, stop} and one in self._usual
+            ]
+            found.update(new)
+            rest += new
+        return found
+
+    def _takes_time(self, at: int) -> bool:
+        name = self.name(at)
+        if _CALLS.fullmatch(name):
+            return not name.startswith("PRECALL") and self._kind_of_call(at) != "cheap"
+        return bool(_ATTRIBUTES.fullmatch(name)) or not (_CHEAP.fullmatch(name) or self._stores_a_number(at))
+
     def _range(self, indices: set[int]) -> tuple[int, int, int] | None:
         lines = [line for line in (self._lines[self._offsets[index] // 2] for index in indices) if line]
         if not lines:
@@ -255,13 +312,9 @@ class _Flow:
 
     def _without_exceptions(self) -> set[int]:
         """Return the instructions that run where nothing is raised: the end of a `with` is reached both ways."""
-        after: list[list[int]] = [[] for _ in self._before]
-        for index, ones in enumerate(self._before):
-            for one in ones:
-                after[one].append(index)
         found, rest = {0}, [0]
         while rest:
-            new = [one for one in after[rest.pop()] if one not in found]
+            new = [one for one in self._after[rest.pop()] if one not in found]
             found.update(new)
             rest += new
         return found

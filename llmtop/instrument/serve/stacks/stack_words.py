@@ -28,6 +28,7 @@ _MAX_FIRST: Final = 50
 _LOOP_SAMPLES: Final = 16
 _LOOP_STEPS: Final = 3
 """Samples, and steps, until the calls that all samples have are the ones in which the loop runs."""
+_MAX_PHASES: Final = 32
 _MAX_LINES: Final = 256
 """Lines of source that are remembered."""
 SHORT_NS: Final = 1_000_000
@@ -132,6 +133,10 @@ class StackDescriber:
         self._since_check = SinceCheck()
         self._loop = LoopCalls()
         self._stretches = LockStretches()
+        self._phases_of: CodeType | None = None
+        """The function that runs the loop."""
+        self._phase_ends: dict[str, int] = {}
+        """Offset of its last instruction at which each phase was seen."""
 
     def forget(self) -> None:
         """Drop all stored data."""
@@ -145,6 +150,7 @@ class StackDescriber:
         after_request_ns: int = SHORT_NS,
         *,
         is_given_up: bool = False,
+        after: str = "",
     ) -> StackDescription | None:
         """Describe the present stack of a live thread; None where it runs no Python now.
 
@@ -155,6 +161,7 @@ class StackDescriber:
                 what it ran before; None where that is not known: without words.
             after_request_ns: how long it kept the lock after the request.
             is_given_up: whether it gave the lock up by itself, and kept it until then.
+            after: name of the phase before what ran until then; "" where unknown.
         """
         # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
         frame: FrameType | None = sys._current_frames().get(thread)
@@ -168,18 +175,19 @@ class StackDescriber:
             self._loop.add([one.f_code for one in frames], step)
             named, waits_for = self._innermost_own_line(frames, held_lock, after_request_ns < SHORT_NS)
             if is_given_up and not named:
-                named = self._line_before(frames) or ""
+                named = self._line_before(frames, after) or ""
         finally:
             frames.clear()
             del frame
         return StackDescription(self._place_text(named) if isinstance(named, _Named) else named, waits_for)
 
-    def note_calls(self, thread: int, step: int) -> None:
+    def note_calls(self, thread: int, step: int, phase: str = "") -> None:
         """Record the calls that are on a thread's stack now: those found in every step are the loop itself.
 
         Args:
             thread: its id.
             step: the number of the running step.
+            phase: name of the outermost open phase; "" where there is none.
         """
         frame: FrameType | None = sys._current_frames().get(thread)
         frames: list[FrameType] = []
@@ -192,6 +200,7 @@ class StackDescriber:
             if 0 < number <= len(frames):
                 loop = frames[-number]
                 self._stretches.add_free(loop.f_code, loop.f_lineno or 0)
+                self._note_phase(loop.f_code, phase, loop.f_lasti)
                 del loop
         finally:
             frames.clear()
@@ -270,7 +279,36 @@ class StackDescriber:
         elif lines.are_few:
             self._stretches.add_kept(loop.f_code, lines.first, lines.last)
 
-    def _line_before(self, frames: list[FrameType]) -> _Named | None:
+    def _note_phase(self, code: CodeType, phase: str, instruction: int) -> None:
+        """Remember the last instruction of the loop at which a phase was seen."""
+        if code is not self._phases_of:
+            self._phases_of = code
+            self._phase_ends.clear()
+        if phase and (phase in self._phase_ends or len(self._phase_ends) < _MAX_PHASES):
+            self._phase_ends[phase] = max(instruction, self._phase_ends.get(phase, -1))
+
+    def _lines_after(self, loop: FrameType, inner: list[FrameType], after: str) -> _Named | None:
+        """Return the lines of the loop that may have run between the end of a phase and its present instruction.
+
+        Args:
+            loop: the frame that runs the loop.
+            inner: the frames that it has called.
+            after: the phase.
+        """
+        code = loop.f_code
+        start = self._phase_ends.get(after) if code is self._phases_of else None
+        if start is None:
+            return None
+        # The call of a module is where its phase begins. Code of the script may have run within that call before.
+        functions = [self._functions.get(one.f_code) or self._add_function(one) for one in inner]
+        is_end_included = not functions or any(one.is_named for one in functions)
+        found = self._since_check.lines_between(code, start, loop.f_lasti, is_end_included=is_end_included)
+        function = self._functions.get(code) or self._add_function(loop)
+        if found is None or not found.are_few or not function.is_named:
+            return None
+        return _Named(function, code, found.instruction, found.first, found.last)
+
+    def _line_before(self, frames: list[FrameType], after: str) -> _Named | None:
         """Return what ran before the lock was given up here, by the line of the loop; None where unknown."""
         number = self._loop.count()
         if not 0 < number <= len(frames):
@@ -280,7 +318,9 @@ class StackDescriber:
         found = self._stretches.lines_before(code, line)
         self._stretches.add_free(code, line)
         function = self._functions.get(code) or self._add_function(loop)
-        return None if found is None or not function.is_named else _Named(function, code, -1, *found)
+        if found is None or not function.is_named:
+            return self._lines_after(loop, frames[:-number], after)
+        return _Named(function, code, -1, *found)
 
     def _add_function(self, frame: FrameType) -> _Function:
         if len(self._functions) >= _MAX_FUNCTIONS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import queue
 import re
 import sys
 import threading
@@ -191,3 +192,99 @@ def test_the_loop_is_in_the_calls_that_all_samples_have() -> None:
         loop.add(codes("module", "train", "resize"), step)  # type: ignore[arg-type]
         loop.add(codes("module", "train", "forward"), step)  # type: ignore[arg-type]
     assert loop.count() == 2, "the module and the function that trains; the other calls come and go"
+
+
+BETWEEN = """
+rows = load()
+while True:
+    scores = left(rows)
+    loss = criterion(scores)
+    optimizer.step()
+    heap = make(3)
+    gain = hardest(
+        heap,
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "is_end_included", "expected"),
+    [
+        ("optimizer.step", "left", False, (7, 8)),
+        ("make", "left", False, (7, 8)),
+        ("make", "left", True, (4, 8)),
+        ("load", "left", False, (2, 2)),
+    ],
+)
+def test_lines_between_two_calls_are_those_on_the_way(
+    start: str, end: str, is_end_included: bool, expected: tuple[int, int]
+) -> None:
+    """Lines read off the source: neither what ran before the loop nor what runs after the second call."""
+    code = compile(BETWEEN, "train.py", "exec")
+    lines = BETWEEN.splitlines()
+
+    def offset(called: str) -> int:
+        line = next(number for number, text in enumerate(lines, 1) if f"{called}(" in text)
+        return max(
+            one.offset
+            for one in dis.get_instructions(code)
+            if one.opname.startswith("CALL") and one.positions is not None and one.positions.lineno == line
+        )
+
+    found = SinceCheck().lines_between(code, offset(start), offset(end), is_end_included=is_end_included)
+    assert found is not None
+    assert (found.first, found.last) == expected
+
+
+def test_code_before_the_lock_was_given_up_lies_after_the_phase_before() -> None:
+    optimizer, forward = threading.Event(), queue.Queue[int]()
+
+    def loop() -> None:
+        while True:
+            optimizer.wait(100)
+            optimizer.clear()
+            heap = sorted(range(9))  # first
+            heap.append(sum(heap))
+            if forward.get(timeout=100):
+                return
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    describer, ident = StackDescriber(), thread.ident or 0
+
+    def stands_in(name: str) -> bool:
+        frame, names = sys._current_frames().get(ident), set()
+        while frame is not None and frame.f_code.co_name != "loop":
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        return name in names and ("get" in names) is (name == "get")
+
+    def until(name: str) -> None:
+        deadline = time.monotonic() + 60
+        while not stands_in(name):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    try:
+        for step in range(24):  # twelve samples in each phase: more than a round
+            until("get" if step % 2 else "wait")
+            describer.note_calls(ident, step, "forward" if step % 2 else "optimizer")
+            if step % 2:
+                forward.put(0)
+            else:
+                optimizer.set()
+        until("wait")
+        optimizer.set()
+        until("get")
+        seen = describer.describe(ident, 24, None, is_given_up=True, after="optimizer")
+        other = describer.describe(ident, 24, None, is_given_up=True, after="backward")
+    finally:
+        optimizer.set()
+        forward.put(1)
+        thread.join(100)
+    lines = Path(__file__).read_text().splitlines()
+    first = next(number for number, line in enumerate(lines, 1) if line.endswith("# first"))
+    assert seen is not None
+    assert other is not None
+    assert re.match(rf"test_since_check\.py:{first - 1}-{first + 1} ", seen.words), seen.words
+    assert other.words == "", "a phase that was never seen"
