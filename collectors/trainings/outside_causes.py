@@ -19,9 +19,9 @@ LEAST_SECONDS: Final = 15.0
 """Least time covered by the sampled steps in use: a message covers about a second."""
 SWITCH_SECONDS: Final = 0.005
 """Python's usual switch interval: for so long a thread waits for the lock before it requests it."""
-LEAST_KEPT: Final = 2.5
-"""Samples of places that keep Python's lock after a phase, from which these stand for what ran unseen there: three
-samples, whose times differ by up to a factor of two."""
+LEAST_KEPT: Final = 1.5
+"""Samples of places that keep Python's lock after a phase, from which these stand for what ran unseen there: two
+samples, as one is no cause. Each shows code that keeps the lock for over 5 ms, and so has 5 ms unseen."""
 CAUSES_SECONDS: Final = 60.0
 """Least time covered by the samples of causes. At six samples a second, 15 s of a training that is outside for a
 third of its steps had 2 to 10 samples with a line: too few to separate two lines (docs/measurements.md)."""

@@ -137,9 +137,10 @@ def test_five_milliseconds_of_each_step_are_never_seen() -> None:
     assert _sampled(found, {LOOP_LINE: "optimizer"}, 0.001) == [(LOOP_LINE, 0.008, 3), (UNSEEN, 0.001, 6)]
 
 
-def test_two_samples_show_nothing_of_the_unseen_time() -> None:
-    found = {LOOP_LINE: 2, UNSEEN: 5}
-    assert _sampled(found, {LOOP_LINE: "optimizer"}) == [(UNSEEN, 5.0, 5), (LOOP_LINE, 2.0, 2)]
+def test_one_sample_shows_nothing_of_the_unseen_time() -> None:
+    found = {LOOP_LINE: 1, UNSEEN: 5}
+    assert _sampled(found, {LOOP_LINE: "optimizer"}) == [(UNSEEN, 5.0, 5), (LOOP_LINE, 1.0, 1)]
+    assert _sampled(found | {LOOP_LINE: 2}, {LOOP_LINE: "optimizer"})[0] == (LOOP_LINE, 4.0, 2)
 
 
 def test_lines_after_one_phase_share_its_unseen_time() -> None:
