@@ -130,7 +130,7 @@ class SinceCheck:
         if flow is None or first is None or last is None or first == last:
             return None
         flow.learn(code)
-        found = flow.between(first, last, is_end_included)
+        found = flow.range_between(first, last, is_end_included)
         return None if found is None else Lines(0, *found)
 
     def _flow(self, code: CodeType) -> _Flow | None:
@@ -229,7 +229,7 @@ class _Flow:
                 ]
         return self._range(passed if is_short else likely or passed)
 
-    def between(self, start: int, end: int, is_end_included: bool) -> tuple[int, int, int] | None:
+    def range_between(self, start: int, end: int, is_end_included: bool) -> tuple[int, int, int] | None:
         """Return first and last line that may run between two instructions, and the only suspect's offset or -1.
 
         Args:

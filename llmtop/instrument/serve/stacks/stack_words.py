@@ -28,7 +28,7 @@ _MAX_FIRST: Final = 50
 _LOOP_SAMPLES: Final = 16
 _LOOP_STEPS: Final = 3
 """Samples, and steps, until the calls that all samples have are the ones in which the loop runs."""
-_MAX_PHASES: Final = 32
+_MOST_PHASE_ENDS: Final = 32
 _MAX_LINES: Final = 256
 """Lines of source that are remembered."""
 SHORT_NS: Final = 1_000_000
@@ -284,7 +284,7 @@ class StackDescriber:
         if code is not self._phases_of:
             self._phases_of = code
             self._phase_ends.clear()
-        if phase and (phase in self._phase_ends or len(self._phase_ends) < _MAX_PHASES):
+        if phase and (phase in self._phase_ends or len(self._phase_ends) < _MOST_PHASE_ENDS):
             self._phase_ends[phase] = max(instruction, self._phase_ends.get(phase, -1))
 
     def _lines_after(self, loop: FrameType, inner: list[FrameType], after: str) -> _Named | None:
