@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import threading
@@ -160,6 +161,7 @@ class LlmtopApp(ScreenContext):
         """Start the feed, once."""
         if not self._begun:
             self._begun = True
+            gc.enable()  # `show_feed` disabled it up to the first frame
             self._feed.start(self._receive)
 
     def on_unmount(self) -> None:

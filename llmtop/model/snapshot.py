@@ -7,6 +7,7 @@ and `since` are unix seconds.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -643,7 +644,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
-_decoder = msgspec.json.Decoder(Snapshot)
+
+
+@cache  # 3 ms, and a monitor reads no snapshot before its first frame
+def _decoder() -> msgspec.json.Decoder[Snapshot]:
+    return msgspec.json.Decoder(Snapshot)
 
 
 def to_json(snapshot: Snapshot) -> bytes:
@@ -657,4 +662,4 @@ def from_json(line: bytes | str) -> Snapshot:
     Raises:
         msgspec.DecodeError: not JSON, or not a snapshot (`msgspec.ValidationError`, a subclass).
     """
-    return decode_checked(_decoder, line.encode() if isinstance(line, str) else line)
+    return decode_checked(_decoder(), line.encode() if isinstance(line, str) else line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import platform
 import sys
@@ -391,18 +392,20 @@ def show_feed(
     recording: Callable[[], SnapshotReader] | None = None,
 ) -> int:
     """Run the screen, the demo's with captures; 128 + the signal's number if that or a lost terminal ended it."""
-    _load_asyncio_without_tls()
-    from tui.show import show
+    # What is loaded up to the first frame stays for good, and 120 scans of it find nothing. The app enables them.
+    gc.disable()
+    with ExitStack() as closing:
+        closing.callback(gc.enable)
+        _load_asyncio_without_tls()
+        from tui.show import show
 
-    if captures is None:
-        return show(feed, ascii=ascii, theme=theme, remember=True, opened=opened, recording=recording)
-    from llmtop.capture.prepared import PreparedCaptures
+        if captures is None:
+            return show(feed, ascii=ascii, theme=theme, remember=True, opened=opened, recording=recording)
+        from llmtop.capture.prepared import PreparedCaptures
 
-    prepared = PreparedCaptures(captures)
-    try:
+        prepared = PreparedCaptures(captures)
+        closing.callback(prepared.close)
         return show(feed, ascii=ascii, theme=theme, remember=True, prepared=prepared)
-    finally:
-        prepared.close()
 
 
 def _load_asyncio_without_tls() -> None:
