@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from llmtop.model.signals import SIGNALS
 from llmtop.model.snapshot import Gpu
@@ -10,6 +11,7 @@ from llmtop.runs.records import GpuMinute
 
 _COUNTER = "energy_joules"
 _FIELDS = tuple(signal.field for signal in SIGNALS if signal.bounds is not None and signal.field != _COUNTER)
+_read_fields = attrgetter(*_FIELDS)
 _DIGITS = 4
 """Significant ones that are kept: a minute of one GPU takes some 250 bytes packed."""
 
@@ -21,7 +23,7 @@ class _GpuSums:
         self.gpu = gpu
         self.samples = 0
         self.sampled_at: float | None = None
-        self.signals: dict[str, tuple[int, float, float, float]] = {}
+        self.signals: dict[str, list[float]] = {}
         """Number, sum, least and most by field."""
         self.energy_before = gpu.energy_joules
 
@@ -30,11 +32,19 @@ class _GpuSums:
             return  # the same sample in a further snapshot
         self.gpu, self.sampled_at = gpu, gpu.sampled_at
         self.samples += 1
-        for field in _FIELDS:
-            value = getattr(gpu, field)
-            if value is not None:
-                number, total, least, most = self.signals.get(field, (0, 0.0, value, value))
-                self.signals[field] = number + 1, total + value, min(least, value), max(most, value)
+        for field, value in zip(_FIELDS, _read_fields(gpu), strict=True):
+            if value is None:
+                continue
+            known = self.signals.get(field)
+            if known is None:
+                self.signals[field] = [1, value, value, value]
+                continue
+            known[0] += 1
+            known[1] += value
+            if value < known[2]:
+                known[2] = value
+            elif value > known[3]:
+                known[3] = value
 
     def record(self, at: float, seconds: float, pids: list[int]) -> GpuMinute:
         gpu, before = self.gpu, self.energy_before

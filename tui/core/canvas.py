@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.core.layout import Rect
-from tui.paint.glyphs import to_ascii
+from tui.paint.glyphs import UNICODE, to_ascii
 from tui.paint.rows import CellTheme, Row
 from tui.paint.strips import rendered
 from tui.terminal.textual_private import (
@@ -160,8 +160,13 @@ def _changed_part(y: int, before: Row | None, row: Row) -> _LinePart:
     last = 0
     while last < shorter - first and old[-1 - last] == new[-1 - last]:
         last += 1
-    x = sum([len(text) if text.isascii() else cell_len(text) for text, _, _ in new[:first]])
+    x = sum([_cells_of(text) for text, _, _ in new[:first]])
     return _LinePart(y, x, new[first : len(new) - last])
+
+
+def _cells_of(text: str) -> int:
+    """Return the cells of a text; at once for that of a chart, which nobody has measured yet."""
+    return len(text) if text.isascii() or not text.strip(UNICODE.levels) else cell_len(text)
 
 
 def _changed_lines(
