@@ -7,13 +7,12 @@ and `since` are unix seconds.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Final, Literal
 
 import msgspec
 
 from llmtop.format import encode_json
-from llmtop.model.decoding import decode_checked
+from llmtop.model.decoding import LazyJsonDecoder, decode_checked
 from llmtop.model.health import Checkpoint, LoggedSeries
 from llmtop.model.links import Link
 from llmtop.model.run_reference import RunReference
@@ -644,11 +643,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
-
-
-@cache  # 3 ms, and a monitor reads no snapshot before its first frame
-def _decoder() -> msgspec.json.Decoder[Snapshot]:
-    return msgspec.json.Decoder(Snapshot)
+_decoder = LazyJsonDecoder(Snapshot)
 
 
 def to_json(snapshot: Snapshot) -> bytes:
@@ -662,4 +657,4 @@ def from_json(line: bytes | str) -> Snapshot:
     Raises:
         msgspec.DecodeError: not JSON, or not a snapshot (`msgspec.ValidationError`, a subclass).
     """
-    return decode_checked(_decoder(), line.encode() if isinstance(line, str) else line)
+    return decode_checked(_decoder, line.encode() if isinstance(line, str) else line)

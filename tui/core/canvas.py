@@ -165,7 +165,7 @@ def _changed_part(y: int, before: Row | None, row: Row) -> _LinePart:
 
 
 def _cells_of(text: str) -> int:
-    """Return the cells of a text; at once for that of a chart, which nobody has measured yet."""
+    """Return the cells of a text; at once for a chart's, which differs in each frame."""
     return len(text) if text.isascii() or not text.strip(UNICODE.levels) else cell_len(text)
 
 
