@@ -72,7 +72,7 @@ def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
     text = f" {theme.glyphs.info} no alerts" + (f", {muted} muted (a)" if muted else "")
     texts = [text]
-    if not muted and view.snapshot is not None and since is not None and last is None:
+    if not muted and since is not None and since < view.snapshot.time and last is None:
         text += f" for {alert_style.age_of(view.snapshot.time - since)}"
         texts = [text + time.strftime(", since %H:%M:%S", time.localtime(since)), text, *texts]
     told = "" if muted else _no_alert_advice(view)

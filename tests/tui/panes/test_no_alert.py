@@ -125,6 +125,14 @@ def test_without_a_training_steps_are_not_judged(size: tuple[int, int]) -> None:
     assert "no GPU and no training to judge" in first_line(nothing, size)
 
 
+def test_from_before_the_first_sample_there_is_no_duration() -> None:
+    shown = replace(scene(gpus=2, seconds=20)[-1], alerts=())
+    view = viewed(shown)
+    view.alerts.since = shown.time + 3000.0
+    line = next(line for line in painted(view, LOOKS["dark"], 120, 30) if "no alerts" in line)
+    assert line.startswith(" • no alerts  → ")
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_a_note_ends_where_a_clause_does(width: int) -> None:
     note = (
