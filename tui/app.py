@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import os
 import threading
 import time
@@ -38,7 +37,6 @@ from tui.state.earlier_view import EarlierView
 from tui.state.history import SPANS
 from tui.state.past_loader import PastLoader
 from tui.state.process_ref import ProcessRef
-from tui.state.sample_rows import LONG_SECONDS, recorded_rows, rows_of_samples
 from tui.state.view import View
 from tui.terminal import textual_private
 from tui.terminal.session import has_shell, title
@@ -60,8 +58,6 @@ _BEHIND_SECONDS = 0.25
 _PAST_SECONDS = 0.3
 LATEST_START_SECONDS = 2.0
 """Time after which the feed starts even if the first frame has not been drawn."""
-_READ_BACK_SECONDS = 60.0
-"""Time after which the past is read again for long charts."""
 NO_OLDER_SAMPLE = "No older sample is kept, and no attached training has a run file of an earlier time."
 _WIDTHS_KEPT = 1024
 """Texts of which rich remembers the width: what is drawn anew every second is many times fewer."""
@@ -75,10 +71,6 @@ class LlmtopApp(ScreenContext):
 
     _wanted: float | None = None
     """Unix time to show once the files of runs are read that reach back to it."""
-    _read_back_at = -math.inf
-    """Monotonic time at which the past was read last for charts that reach further back than their buckets."""
-    _recording_read_until = -math.inf
-    """Unix time up to which the past of a recording was read."""
 
     def __init__(
         self,
@@ -121,7 +113,10 @@ class LlmtopApp(ScreenContext):
         self._waiting = self._begun = False
         self._ringing: NewAlertFilter | None = None
         self.prepared = prepared
-        self._loader = PastLoader(lambda past: self.call_later(self._take_past, past))
+        self._loader = PastLoader(
+            lambda past: self.call_later(self._take_past, past),
+            lambda rows: self.call_later(self._take_samples, rows),
+        )
         self._earlier = EarlierView(lambda at, found: self.call_later(self._show_earlier, at, found))
         self._run_begin: float | None = None
         """Unix time since when files of runs are known that began before a live screen."""
@@ -238,7 +233,8 @@ class LlmtopApp(ScreenContext):
             if not isinstance(item, Snapshot):
                 history.join(item)
                 self.view.alerts.replace(item)
-                self._read_recording(item)
+                if self._recording is not None and item:
+                    self._loader.read_recording(self._recording, item[0].time)
                 continue
             at = history.add(item)
             self.view.alerts.take(item)
@@ -264,17 +260,6 @@ class LlmtopApp(ScreenContext):
         self._loads_run = True
         reduce_cycle_collections()  # with many ranks a scan takes 0.1 s, in which no key is answered
         self._loader.start(run.read)
-
-    def _read_recording(self, before: list[Snapshot]) -> None:
-        """Read what of a recording lies before the snapshots that a jump has read; what is known already stays."""
-        recording, known = self._recording, self._recording_read_until
-        if recording is None or not before or before[0].time <= known:
-            return
-        self._recording_read_until = until = before[0].time
-        self._loader.start_rows(
-            lambda: recorded_rows(recording, known, until),
-            lambda rows: self.call_later(self._take_samples, rows),
-        )
 
     def _take_past(self, past: PastRows) -> None:
         """Show what a run has kept of the time before."""
@@ -528,26 +513,9 @@ class LlmtopApp(ScreenContext):
             self.notify(f"The charts show the {'longest' if step > 0 else 'shortest'} span already.")
 
     def _reach_back(self) -> None:
-        """Read what runs and this monitor keep of times that the charts show and their buckets do not reach back
-        to."""
-        history, newest, past = self.view.history, self._newest, self._past
-        if self.replaying or newest is None or history.newest is None:
-            return
-        reach = history.store.reach_seconds
-        is_long = history.span is None or history.span > reach
-        is_beyond = history.newest - (history.end - history.seconds) > reach
-        now = time.monotonic()
-        if not (is_long or is_beyond) or now - self._read_back_at < _READ_BACK_SECONDS:
-            return
-        self._read_back_at = now
-        self._loader.ask_again(newest)
-        begin = None if past is None else past.first_time
-        if past is not None and begin is not None and begin < history.newest - reach:
-            until = history.newest - reach + LONG_SECONDS
-            self._loader.start_rows(
-                lambda: rows_of_samples(past.samples(until), begin, LONG_SECONDS),
-                lambda rows: self.call_later(self._take_samples, rows),
-            )
+        """Read what is kept of times that the charts show and their buckets do not reach back to."""
+        if not self.replaying and self._newest is not None:
+            self._loader.reach_back(self.view.history, self._newest, self._past)
 
     def _go_live(self) -> None:
         view = self.view

@@ -16,18 +16,15 @@ from rich.cells import cell_len
 from llmtop import format as fmt
 from llmtop.model.snapshot import Gpu, Host, Rank
 from tui.paint import alert_style
-from tui.paint.charts import split
 from tui.paint.gpu_metrics import BY_KEY, Hue
 from tui.paint.past_strip import add_chart
 from tui.paint.rows import CellTheme, Row, clip, elapsed, pad, rule
-from tui.panes import phase_bars
+from tui.panes import phase_slices
 from tui.panes.time_ruler import ruler
 from tui.series.heights import FigureHistory
-from tui.series.phase_history import PhaseHistory
-from tui.series.series_store import Cells
 from tui.state.history import History, Name, key_of
 from tui.state.past_rows import METRICS_OF_A_RANK
-from tui.state.stalled import is_still, stalled_seconds, still_pids
+from tui.state.stalled import is_still, still_pids
 from tui.state.view import View
 
 LABEL = 16
@@ -39,10 +36,6 @@ _TALL = 5
 _MANY_ROWS = 12
 """Rows from which on the steps have two before the least telling figures have one."""
 _MAX_ALERT_ROWS = 3
-_LEAST_SLICE = 12
-"""Cells of one bar of phases at least."""
-_REFRESH_SECONDS = 5.0
-"""The bars of phases are of quarter minutes, so they are painted no oftener."""
 Axis = Literal["zero", "between", "hundred", "limit"]
 
 
@@ -104,7 +97,7 @@ def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
         if isinstance(what, _Line):
             rows += _chart(what, view, label, room, tall, width, theme)
         elif what == "phases":
-            rows.append(_phases(view, label, room, width, theme))
+            rows.append(phase_slices.paint(view, label, room, width, theme))
         elif what == "alerts":
             rows += _alerts(view, label, room, tall, width, theme)
         else:
@@ -537,7 +530,7 @@ def _is_constant(line: _Line, view: View) -> bool:
     if line.axis != "between":
         return False
     history = view.history
-    made_of = history.end // _REFRESH_SECONDS, history.seconds
+    made_of = history.end // phase_slices.REFRESH_SECONDS, history.seconds
     # What has changed is seen to have changed for as long as the span reaches back to it.
     if view.kept.get(("changes", line.name), made_of, lambda: _changes(line, history)):
         return False
@@ -555,50 +548,6 @@ def _past_heights(line: _Line, history: History, room: int, tall: int) -> Figure
     if line.axis == "between":
         return history.heights_in_range(line.name, room, tall)
     return history.heights_of(line.name, room, 100.0 if line.axis == "hundred" else line.limit, tall)
-
-
-def _phases(view: View, label: int, room: int, width: int, theme: CellTheme) -> Row:
-    """Return how a step was made up, in bars side by side: each is of one stretch of the span."""
-    palette = theme.palette
-    row = Row(width).add(pad(" phases", label), palette.dim).add(" ", palette.text)
-    rank = view.rank()
-    known = None if rank is None else view.history.phases_of(rank)
-    if rank is None or known is None:
-        return row
-    history = view.history
-    number = max(min(room // _LEAST_SLICE, 12), 1)
-    cells, until = history.cells(number), history.end
-    if view.snapshot is not None and (silent := stalled_seconds(rank, view.snapshot.time)) is not None:
-        until -= silent  # no phase runs since the last step
-    made_of = cells, until // _REFRESH_SECONDS, room, theme
-    if known.kept is None or known.kept[0] != made_of:
-        known.kept = made_of, _slices(rank, known, history, until, cells, room, theme)
-    kept = known.kept[1]
-    assert isinstance(kept, Row)
-    return row.join(kept)
-
-
-def _slices(
-    rank: Rank, known: PhaseHistory, history: History, last: float, cells: Cells, room: int, theme: CellTheme
-) -> Row:
-    row = Row(room)
-    colors = phase_bars.colors(rank)
-    letters = phase_bars.letters(known.names)
-    first = history.first or 0.0
-    begin = max(first, history.end - history.seconds)
-    for place in range(-1, cells.number):  # the newest stretch is not over, so one more begins before the span
-        start = (cells.first + place) * cells.seconds
-        since, until = max(start, begin), min(start + cells.seconds, last)
-        left, right = (room - round(room * (history.end - at) / history.seconds) for at in (since, until))
-        parts = known.mean_phases(since, until) if right - left > 1 else None
-        if parts is None:
-            continue
-        row.fill_to(left, theme.palette.text)
-        lengths = split(list(parts.values()), sum(parts.values()), right - left - 1)
-        for (name, _), length in zip(parts.items(), lengths, strict=True):
-            phase_bars.block(row, letters[name], length, colors.get(name, phase_bars.REST), theme)
-        row.fill_to(right, theme.palette.text)
-    return row
 
 
 def _spans(view: View) -> list[list[tuple[float, float, tuple[str, str], int]]]:
