@@ -120,11 +120,8 @@ class LlmtopApp(ScreenContext):
         self._earlier = EarlierView(lambda at, found: self.call_later(self._show_earlier, at, found))
         self._run_begin: float | None = None
         """Unix time since when files of runs are known that began before a live screen."""
-        self._recording = recording
-        self._run = run
-        self._loads_run = False
-        self._draws_past = False
-        self._has_shown_end = False
+        self._recording, self._run = recording, run
+        self._loads_run = self._draws_past = self._has_shown_end = False
         self.view = View(interval=feed.interval, demo=prepared is not None)
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
