@@ -389,7 +389,7 @@ FRAMES: Final[tuple[tuple[str, str, str], ...]] = (
     ("tui/panes/alert_rows.py", r"^no action needed$", "no alerts → {}"),
     (
         "tui/panes/alert_rows.py",
-        r"^(only|no step for|not judged|the GPU is idle|.* is not judged|.* takes .* of the step)",
+        r"^(only|alerts of|no step for|not judged|the GPU is idle|.* is not judged|.* takes .* of the step)",
         "no alerts → {}",
     ),
     ("tui/panes/alert_rows.py", r"^; press c", "no alerts → no action needed{}"),

@@ -97,7 +97,9 @@ def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
 def _no_alert_advice(view: View) -> str:
     """Return the facts, and the limits of judgement, while there is no alert; empty where a training makes no
     steps."""
-    rank = view.rank()
+    rank, since = view.rank(), view.alerts.since
+    if view.snapshot is not None and since is not None and view.snapshot.time < since:
+        return "alerts of this time are known from the run's files only"
     if rank is None:
         return _unjudged_gpu(view) or (
             "steps are not judged: no training attached" if view.gpus() else "no GPU and no training to judge"

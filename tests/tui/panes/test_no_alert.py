@@ -130,7 +130,7 @@ def test_from_before_the_first_sample_there_is_no_duration() -> None:
     view = viewed(shown)
     view.alerts.since = shown.time + 3000.0
     line = next(line for line in painted(view, LOOKS["dark"], 120, 30) if "no alerts" in line)
-    assert line.startswith(" • no alerts  → ")
+    assert line.startswith(" • no alerts  → alerts of this time are known from the run's files only")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
