@@ -193,8 +193,8 @@ class StepsSource:
                 self._busy = False
                 self._notes[Path()] = f"a fault in llmtop itself (steps: {error!r}); a training may be missing"
             rest = max(0.0, next_round - time.monotonic())
-            self._wake.wait(min(rest, BUSY_SECONDS) if self._busy else rest)
-            self._wake.clear()
+            if self._wake.wait(min(rest, BUSY_SECONDS) if self._busy else rest):
+                self._wake.clear()
         with self._lock:
             for training in self._trainings.values():
                 training.hang_up()
