@@ -27,7 +27,7 @@ _FLOPS = tuple(f"{prefix}FLOP" for prefix in _DECIMAL)
 _FEW_FLOPS = 1e11
 """FLOP/s from which a rate has the unit of datasheets, TFLOP/s."""
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
-_TEXTS_KEPT = 512
+_TEXTS_KEPT = 256
 """Numbers whose text is kept, for each way to write them."""
 _STYLES = re.compile("(\x1b\\[[0-9;]*m)")
 
