@@ -36,21 +36,21 @@ MODULE = "nn.Module: "
 """How the frame of a module's forward begins."""
 
 
-def launching_operators(trace: model.Trace) -> Ns:
+def launching_operators(trace: model.Trace) -> Numbers:
     """For each of `Trace.ops` a row of `Trace.host`, the operator that launched it; -1 where none did."""
     return trace.once("operators", None, lambda: _find_launching_operators(trace))
 
 
-def _find_launching_operators(trace: model.Trace) -> Ns:
+def _find_launching_operators(trace: model.Trace) -> Numbers:
     operators = Nesting(trace.host, np.flatnonzero(trace.host.kind == model.OPERATOR))
     known = np.flatnonzero(trace.launched_by >= 0)
     if not len(operators) or not len(known):
         return np.broadcast_to(np.int64(-1), len(trace.ops))
     by, calls = trace.calls, distinct_values(trace.launched_by[known])
     at = operators.innermost(by.process[calls], by.thread[calls], by.start[calls])
-    row_of = np.full(len(by), -1, dtype=np.int64)
+    row_of = np.full(len(by), -1, dtype=model.index_type(len(trace.host)))
     row_of[calls] = np.where(at >= 0, operators.rows[at], -1)
-    row = np.full(len(trace.ops), -1, dtype=np.int64)
+    row = np.full(len(trace.ops), -1, dtype=row_of.dtype)
     row[known] = row_of[trace.launched_by[known]]
     return row
 
@@ -310,11 +310,14 @@ class _Labels:
 def _source_places(trace: model.Trace, calls: OperatorCalls) -> tuple[_Labels, _Labels]:
     """Return the module and the source line of each call; of a backward one those of its forward."""
     host = trace.host
+    python = host.kind == model.PYTHON
+    if not python.any():
+        none = np.broadcast_to(np.int64(-1), len(calls.rows))
+        return _Labels([], none), _Labels([""], none)
     made_for = _forward_operators(trace, calls.backward)
     where = np.where((calls.backward >= 0) & ~calls.again, made_for, calls.rows)
     known = where >= 0
     process, thread, start = host.process[where], host.thread[where], host.start[where]
-    python = host.kind == model.PYTHON
     is_module = matching_names(trace, lambda name: name.startswith(MODULE))[host.name] & python
     of_user = matching_names(trace, is_own_frame)[host.name] & python
     modules = Nesting(host, np.flatnonzero(is_module))

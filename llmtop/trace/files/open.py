@@ -16,8 +16,6 @@ from llmtop.trace.files.folders import traces_in
 from llmtop.trace.files.gunzip import Gunzip
 from llmtop.trace.files.merge import merge
 from llmtop.trace.files.runs import newest_run
-from llmtop.trace.nsys import load as nsys_sqlite
-from llmtop.trace.nsys.unpacked import unpack_into_memory
 from llmtop.trace.sanitize import drop_unusable_rows
 
 
@@ -66,6 +64,8 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
     if file.kind == "nsys-report":
         return _export_with_nsys(path, limits)
     if file.kind == "nsys-sqlite":
+        from llmtop.trace.nsys import load as nsys_sqlite  # with SQLite, which no other kind of file needs
+
         return _load_packed(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
     if file.kind == "chrome-json":
         return _open_chrome(file, limits)
@@ -98,6 +98,9 @@ def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
 
 
 def _load_packed(path: Path, limits: Limits) -> model.Trace:
+    from llmtop.trace.nsys import load as nsys_sqlite
+    from llmtop.trace.nsys.unpacked import unpack_into_memory
+
     on_disk, is_cut = file_bytes(path), False
 
     def unpack(check_memory: Callable[[int], None]) -> Iterator[bytes]:
@@ -130,6 +133,7 @@ def _load_packed(path: Path, limits: Limits) -> model.Trace:
 def _export_with_nsys(path: Path, limits: Limits) -> model.Trace:
     """Export a report to SQLite with nsys, in a temporary folder."""
     from llmtop.nsys_cli.export import export_into
+    from llmtop.trace.nsys import load as nsys_sqlite
 
     with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:
         return nsys_sqlite.load(export_into(path, Path(folder)), str(path), limits)
