@@ -73,7 +73,7 @@ from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.files.file_kind import Examined, examine
 from llmtop.trace.files.open import open_traces
-from llmtop.trace.groups import distinct_combinations, distinct_values, grouped
+from llmtop.trace.groups import distinct_combinations, distinct_values, grouped, is_among
 from llmtop.trace.intervals import Spans
 
 _OUTLIER = 1.5
@@ -377,7 +377,7 @@ def _phases(
 def _uses_host_bounds(timeline: DeviceTimeline | None, own: ProcessSteps) -> bool:
     """Return True if the steps on the device had to be cut where the host cut them."""
     edges = np.append(own.starts, own.ends[-1:])
-    return timeline is not None and bool(np.isin(timeline.bounds, edges).all())
+    return timeline is not None and bool(is_among(timeline.bounds, edges).all())
 
 
 def _judged_steps(own: ProcessSteps | None, timeline: DeviceTimeline | None, trace: model.Trace) -> StepsJudged:

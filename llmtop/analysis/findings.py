@@ -50,6 +50,7 @@ from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdow
 from llmtop.report.host_work import CallPlace, HostOperatorTime, MemoryOperator, MemoryUse
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
 from llmtop.trace import model
+from llmtop.trace.groups import is_among
 
 LEAST_REPORTED_PCT = 3.0
 """A cause with a smaller share of the step makes no finding."""
@@ -398,7 +399,7 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
         evidence["place"] = _place_of_waits(measured)
     elif verdict == "h2d_bound":
         ops = timeline.ops
-        mine = (ops.kind == model.MEMCPY) & np.isin(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
+        mine = (ops.kind == model.MEMCPY) & is_among(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
         mine &= (ops.start >= timeline.begin_ns) & (ops.start < timeline.end_ns)
         evidence["only_copies_pct"] = timeline.share(timeline.ns_in_steps(timeline.only_host_copies))
         evidence["copied_bytes_per_step"] = (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.format import counted, percent_text, pid_text
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import is_among
 
 
 def capture_notes(
@@ -24,7 +23,7 @@ def capture_notes(
     notes = list(trace.notes)
     if not len(trace.ops):
         notes.append("the capture has no device activity: no kernel, copy or memset is in it")
-    elif not np.isin(trace.ops.kind, (model.KERNEL, model.GRAPH)).any():
+    elif not is_among(trace.ops.kind, (model.KERNEL, model.GRAPH)).any():
         notes.append("the capture has copies or memsets but no kernel")
     if len(trace.ops) and not len(trace.calls):
         notes.append("the capture has no CUDA calls of the host: what caused a gap cannot be said")

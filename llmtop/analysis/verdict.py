@@ -15,8 +15,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from llmtop.analysis.idle.idle_causes import Gaps
 from llmtop.analysis.idle.nonrecurring_work import longest_setup
 from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES
@@ -28,6 +26,7 @@ from llmtop.model.bottlenecks import LossId, Verdict
 from llmtop.report.model import Correction
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values
 
 BORDER_PCT = 10.0
 """docs/contracts.md, "Report"."""
@@ -218,7 +217,7 @@ def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
         covered = duration(timeline.length / 1e9)
         return f"{busy}, within {covered} of the {duration((high - low) / 1e9)} of the capture"
     names = timeline.ops.full_name[timeline.ops.kind == model.KERNEL]
-    comes_again = len(np.unique(names)) < len(names)
+    comes_again = len(distinct_values(names)) < len(names)
     return few if kernels < FEWEST_KERNELS and not timeline.counted and not comes_again else ""
 
 

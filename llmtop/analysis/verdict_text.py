@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from llmtop.analysis.idle.idle_causes import CAUSES
 from llmtop.analysis.idle.missing_kernels import UnrecordedKernels
 from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES
@@ -17,6 +15,7 @@ from llmtop.format import counted, duration, percent_text, pid_text
 from llmtop.model.bottlenecks import BOTTLENECKS, LossId
 from llmtop.report.model import StepsJudged
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values
 
 _STEADY: Final = "Capture some whole steps once they take the same time each"
 _GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
@@ -112,7 +111,7 @@ def verdict_sentence(
 
 def _device_text(timeline: DeviceTimeline, trace: model.Trace) -> str:
     """Return " of GPU 1", with the process where each counts its own GPUs; "" in a capture of one GPU."""
-    numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
+    numbers, files = len(distinct_values(trace.ops.device)), len({*trace.file_of.values()})
     where = f" of GPU {timeline.device}" if numbers > 1 or files > 1 else ""
     return f"{where} (pid {pid_text(timeline.process)})" if numbers < files else where
 

@@ -433,7 +433,7 @@ def runs_of_values(column: npt.NDArray[Any]) -> Runs | None:
         return {}
     begins = np.append(0, np.flatnonzero(column[1:] != column[:-1]) + 1)
     values = column[begins]
-    if len(np.unique(values)) < len(values):
+    if len(distinct_values(values)) < len(values):
         return None
     edges = itertools.pairwise([*begins.tolist(), len(column)])
     return {value: slice(*edge) for value, edge in zip(values.tolist(), edges, strict=True)}
@@ -461,7 +461,7 @@ def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correla
     """
     if not len(call_process) or not len(op_process):
         return None
-    processes = np.union1d(distinct_values(call_process), distinct_values(op_process))
+    processes = distinct_values(np.concatenate([distinct_values(call_process), distinct_values(op_process)]))
     return (
         (np.searchsorted(processes, call_process) << 33) + call_correlation,
         (np.searchsorted(processes, op_process) << 33) + op_correlation,
@@ -476,7 +476,7 @@ def pairs(one: Ns, other: Ns) -> Ns:
     ones, which_one = np.unique(one, return_inverse=True)
     others, which_other = np.unique(other, return_inverse=True)
     width = max(len(others), 1)
-    found = np.unique(which_one.reshape(-1) * width + which_other.reshape(-1))
+    found = distinct_values(which_one.reshape(-1) * width + which_other.reshape(-1))
     return np.stack([ones[found // width], others[found % width]], axis=1)
 
 

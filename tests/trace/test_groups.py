@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtop.trace.groups import count_and_sum, distinct_combinations, distinct_values, grouped, least_and_most
+from llmtop.trace.groups import (
+    count_and_sum,
+    distinct_combinations,
+    distinct_values,
+    grouped,
+    is_among,
+    least_and_most,
+)
 
 _values = st.one_of(st.integers(-5, 5), st.integers(-(1 << 61), 1 << 61), st.integers(0, 3_000_000))
 _rows = st.lists(st.tuples(_values, _values, st.integers(-3, 3)), max_size=40)
@@ -27,6 +34,14 @@ def test_combinations_are_those_of_unique(rows: list[tuple[int, int, int]]) -> N
 def test_narrow_columns_count_as_wide_ones(kind: npt.DTypeLike) -> None:
     column = np.array([3, -1, 3, 127, -128], dtype=kind)
     assert grouped(column) == ([(-128,), (-1,), (3,), (127,)], pytest.approx([2, 1, 2, 3, 0]))
+
+
+@given(st.lists(_values, max_size=30), st.lists(_values, max_size=9))
+def test_values_are_among_others_as_in_a_list(column: list[int], wanted: list[int]) -> None:
+    column += wanted[:2]
+    found = is_among(np.array(column, dtype=np.int64), wanted)
+    assert found.tolist() == [value in wanted for value in column]
+    assert distinct_values(np.array(column, dtype=np.int64)).tolist() == sorted(set(column))
 
 
 def test_millions_of_rows_are_grouped_as_all_at_once() -> None:

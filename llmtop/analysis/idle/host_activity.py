@@ -14,6 +14,7 @@ from llmtop.analysis.steps.step_finder import PhaseSpans, input_ranges, own_rang
 from llmtop.naming.phase_names import computes, role_of
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import is_among
 from llmtop.trace.intervals import Ns, Spans
 
 BIG_COPY_BYTES = 1 << 20
@@ -135,7 +136,7 @@ def _readback_operators(timeline: DeviceTimeline, calls: Spans) -> Spans:
 def _rows_of_launchers(
     table: model.ApiCalls | model.HostSpans | model.Ranges, timeline: DeviceTimeline
 ) -> npt.NDArray[np.bool_]:
-    return np.asarray((table.process == timeline.process) & np.isin(table.thread, timeline.launchers))
+    return np.asarray((table.process == timeline.process) & is_among(table.thread, timeline.launchers))
 
 
 def _host_call_kinds(timeline: DeviceTimeline, rows: Ns) -> Ns:
@@ -151,7 +152,7 @@ def _host_call_kinds(timeline: DeviceTimeline, rows: Ns) -> Ns:
     at = np.minimum(np.searchsorted(rows, called), len(rows) - 1)
     own = (called >= 0) & (rows[at] == called)
     size, direction, at = timeline.ops.bytes[copies][own], timeline.ops.direction[copies][own], at[own]
-    between = np.isin(direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
+    between = is_among(direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
     kinds[at[between & (size >= BIG_COPY_BYTES)]] = cuda.COPY
     kinds[at[(direction == model.DEVICE_TO_HOST) & (size < BIG_COPY_BYTES)]] = cuda.SYNC
     return kinds
@@ -165,7 +166,7 @@ def _input_ranges(timeline: DeviceTimeline) -> Spans:
     once = [
         name for name, own in rows_by_value(waits.name) if not _repeats(timeline, waits.start[own], waits.end[own])
     ]
-    waits = waits.select(~np.isin(waits.name, once))
+    waits = waits.select(~is_among(waits.name, once))
     return iv.union(waits.start, waits.end)
 
 
@@ -206,7 +207,7 @@ def _precedes_input_copy(timeline: DeviceTimeline, quiet: Spans, rows: Ns) -> np
     ops = timeline.ops
     from_host = (ops.kind == model.MEMCPY) & (ops.direction == model.HOST_TO_DEVICE) & (ops.bytes >= _INPUT_BYTES)
     called = timeline.launched_by
-    if not from_host.any() or not (sends := np.isin(called, rows)).any():
+    if not from_host.any() or not (sends := is_among(called, rows)).any():
         return np.zeros(len(quiet), dtype=bool)
     launched_at = timeline.trace.calls.start[called[sends]]
     order = np.argsort(launched_at, kind="stable")

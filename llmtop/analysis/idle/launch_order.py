@@ -17,7 +17,7 @@ from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.naming.kernel_names import functor_of
 from llmtop.report.model import KernelTime, LaunchOrder
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns, Numbers
 
 _HOTTEST = 20
@@ -71,13 +71,13 @@ def _launch_order(row: KernelTime, timelines: Sequence[_KernelRuns]) -> LaunchOr
     for runs in timelines:
         names = runs.timeline.trace.names
         mine = [number for number in runs.names if names[number] == row.short_name]
-        at = np.flatnonzero(np.isin(runs.name, mine))
+        at = np.flatnonzero(is_among(runs.name, mine))
         full = runs.full_name[at]
         own = [
             number for number in distinct_values(full).tolist() if (functor_of(names[number]) or "") == row.functor
         ]
         took = runs.took[at]
-        wanted = np.isin(full, own)
+        wanted = is_among(full, own)
         total = int(took[wanted].sum())
         if wanted.any() and (best is None or total > best[0]):
             long = took >= took[wanted].mean() / 2

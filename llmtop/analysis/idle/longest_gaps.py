@@ -16,6 +16,7 @@ from llmtop.format import duration
 from llmtop.report.model import LongGap
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns, Spans
 
 _MOST = 12
@@ -187,7 +188,7 @@ def _rows_in_spans(table: model.TableT, timeline: DeviceTimeline, spans: Spans) 
     last = len(spans) - 1
     rows = np.flatnonzero((after <= last) & (spans.starts[np.minimum(after, last)] < table.end))
     near = table.select(rows)
-    mine = (near.process == timeline.process) & np.isin(near.thread, timeline.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
+    mine = (near.process == timeline.process) & is_among(near.thread, timeline.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
     near = near.select(np.flatnonzero(mine))
     return near.select(np.lexsort((-near.end, near.start)))
 
@@ -199,7 +200,7 @@ def _rows_between(table: model.TableT, start: int, end: int) -> model.TableT:
 def _covered_by_name(table: model.ApiCalls, start: int, end: int) -> dict[int, int]:
     """For how long anything of each name lasted between two instants, in ns."""
     found = {}
-    for name in np.unique(table.name).tolist():
+    for name in distinct_values(table.name).tolist():
         mine = table.select(table.name == name)
         found[name] = iv.clip(iv.union(mine.start, mine.end), start, end).total
     return found

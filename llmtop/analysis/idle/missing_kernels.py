@@ -17,7 +17,7 @@ import numpy.typing as npt
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.nonrecurring_work import BEGINS_GRAPH, ENDS_GRAPH
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns
 
 FEWEST = 20
@@ -65,7 +65,7 @@ def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
         else:
             mine &= calls.start < _last_sync_begin(trace, process)
         rows = np.flatnonzero(mine)
-        missing = rows[~np.isin(calls.correlation[rows], kernels.correlation[kernels.process == process])]
+        missing = rows[~is_among(calls.correlation[rows], kernels.correlation[kernels.process == process])]
         # A runtime call and the driver's within it are one launch where they share their correlation.
         launched, lost = (len(distinct_values(calls.correlation[chosen])) for chosen in (rows, missing))
         row = UnrecordedKernels(process, launched, lost, _threads_by_count(calls.thread[missing]))

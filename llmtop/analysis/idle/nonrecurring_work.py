@@ -19,6 +19,7 @@ from llmtop.analysis.steps.repetition import LaunchedKernels
 from llmtop.format import duration
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import is_among
 from llmtop.trace.intervals import Ns, Numbers, Spans
 
 LONG_CALL_NS = 1_000_000
@@ -74,7 +75,7 @@ def longest_setup(timeline: DeviceTimeline) -> str:
 def _rows_of_launchers(
     table: model.ApiCalls | model.HostSpans | model.Ranges, timeline: DeviceTimeline
 ) -> npt.NDArray[np.bool_]:
-    return np.asarray((table.process == timeline.process) & np.isin(table.thread, timeline.launchers))
+    return np.asarray((table.process == timeline.process) & is_among(table.thread, timeline.launchers))
 
 
 def _long_spans(timeline: DeviceTimeline) -> Spans:
@@ -99,7 +100,7 @@ def _find_long_calls(timeline: DeviceTimeline) -> Ns:
     own = trace.rows_of("calls", timeline.process)
     rows: Ns = np.flatnonzero(calls.end[own] - calls.start[own] >= LONG_CALL_NS) + own.start
     rows = rows[_rows_of_launchers(calls.select(rows), timeline)]
-    waits_or_copies = np.isin(cuda.call_kinds(trace)[calls.name[rows]], (cuda.SYNC, cuda.COPY))
+    waits_or_copies = is_among(cuda.call_kinds(trace)[calls.name[rows]], (cuda.SYNC, cuda.COPY))
     rows = rows[~waits_or_copies & ~_matching_names(trace, calls.name[rows], _REPLAYS)]
     if not len(rows):
         return rows
@@ -164,7 +165,7 @@ def _part_bounds(timeline: DeviceTimeline) -> Ns:
 
 def _launched_kernels(timeline: DeviceTimeline, rows: Ns) -> dict[int, tuple[int, int]]:
     """(full name, short name) of the kernel that each of these calls launched, where it launched one."""
-    launched = np.isin(timeline.launched_by, rows) & (timeline.ops.kind == model.KERNEL)
+    launched = is_among(timeline.launched_by, rows) & (timeline.ops.kind == model.KERNEL)
     by = timeline.launched_by[launched].tolist()
     full, short = timeline.ops.full_name[launched].tolist(), timeline.ops.name[launched].tolist()
     return dict(zip(by, zip(full, short, strict=True), strict=True))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import is_among
 from llmtop.trace.intervals import Spans
 
 OFF_CPU_CAUSES = {
@@ -52,7 +51,7 @@ def off_cpu_spans(timeline: DeviceTimeline) -> dict[str, Spans]:
     table = timeline.trace.off_cpu
     if not len(table):
         return {}
-    mine = table.select((table.process == timeline.process) & np.isin(table.thread, timeline.launchers))
+    mine = table.select((table.process == timeline.process) & is_among(table.thread, timeline.launchers))
     together: Spans | None = None
     for thread in timeline.launchers.tolist():
         own = mine.select(mine.thread == thread)

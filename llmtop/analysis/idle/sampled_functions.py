@@ -12,7 +12,7 @@ from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.report.host_work import MOST_ROWS, SampledFunction
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values, grouped
+from llmtop.trace.groups import distinct_values, grouped, is_among
 from llmtop.trace.intervals import Ns, Spans
 
 FEWEST_SAMPLES = 20
@@ -39,8 +39,8 @@ def sampled_functions(
             found += _functions(trace, pid, samples.select(mine & _of_working_threads(trace, pid)), None, iv.EMPTY)
             continue
         timeline = timelines[index]
-        mine &= np.isin(samples.thread, timeline.launchers)
-        calls = trace.calls.select((trace.calls.process == pid) & np.isin(trace.calls.thread, timeline.launchers))
+        mine &= is_among(samples.thread, timeline.launchers)
+        calls = trace.calls.select((trace.calls.process == pid) & is_among(trace.calls.thread, timeline.launchers))
         in_calls = iv.union(calls.start, calls.end)
         found += _functions(trace, pid, samples.select(mine), gaps[index].spans, in_calls)
     return tuple(found)
@@ -49,8 +49,8 @@ def sampled_functions(
 def _of_working_threads(trace: model.Trace, pid: int) -> npt.NDArray[np.bool_]:
     """Return which samples are of the threads with the ranges of a process without device work; all, if none
     is."""
-    threads = np.unique(trace.ranges.thread[trace.ranges.process == pid])
-    chosen = np.isin(trace.samples.thread, threads) & (trace.samples.process == pid)
+    threads = distinct_values(trace.ranges.thread[trace.ranges.process == pid])
+    chosen = is_among(trace.samples.thread, threads) & (trace.samples.process == pid)
     return chosen if chosen.any() else np.ones(len(chosen), dtype=bool)
 
 
@@ -123,7 +123,7 @@ def most_sampled_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection
     weight = np.sum([gaps.by_cause[cause] for cause in causes], axis=0)
     chosen = 2 * weight >= gaps.spans.lengths
     spans = Spans(gaps.spans.starts[chosen], gaps.spans.ends[chosen])
-    mine = (samples.process == timeline.process) & np.isin(samples.thread, timeline.launchers)
+    mine = (samples.process == timeline.process) & is_among(samples.thread, timeline.launchers)
     mine &= iv.contains(spans, samples.start)
     for kind in (model.PYTHON_SAMPLE, model.CPU_SAMPLE):
         own = samples.select(mine & (samples.kind == kind))

@@ -10,6 +10,7 @@ from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.report.model import WaitPlace
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns
 
 _MOST_CALLS = 20_000
@@ -24,7 +25,7 @@ def wait_places(timeline: DeviceTimeline, phases: list[PhaseSpans]) -> tuple[Wai
     low, high = int(steps.starts[0]), int(steps.ends[-1])
     calls = trace.calls
     waiting = (cuda.call_kinds(trace) == cuda.SYNC)[calls.name]
-    mine = waiting & (calls.process == timeline.process) & np.isin(calls.thread, timeline.launchers)
+    mine = waiting & (calls.process == timeline.process) & is_among(calls.thread, timeline.launchers)
     rows = calls.select(mine & (calls.start >= low) & (calls.start < high))
     if not len(rows):
         return ()
@@ -65,7 +66,7 @@ def _innermost_operators(rows: model.ApiCalls, trace: model.Trace) -> Ns:
     operators = trace.host.select(mine)
     if not len(operators):
         return found
-    for thread in np.unique(rows.thread).tolist():
+    for thread in distinct_values(rows.thread).tolist():
         own = operators.select(operators.thread == thread)
         own = own.select(np.argsort(own.start, kind="stable"))
         for row in np.flatnonzero(rows.thread == thread).tolist():

@@ -13,7 +13,7 @@ from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.naming.kernel_names import is_collective
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values, grouped
+from llmtop.trace.groups import distinct_values, grouped, is_among
 from llmtop.trace.intervals import Ns, Numbers, Spans
 
 _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
@@ -144,7 +144,7 @@ class DeviceTimeline:
     @functools.cached_property
     def _is_host_copy(self) -> npt.NDArray[np.bool_]:
         copies = self.ops.kind == model.MEMCPY
-        return np.asarray(copies & np.isin(self.ops.direction, _BETWEEN_HOST_AND_DEVICE))
+        return np.asarray(copies & is_among(self.ops.direction, _BETWEEN_HOST_AND_DEVICE))
 
     @functools.cached_property
     def copies(self) -> Spans:
@@ -179,7 +179,7 @@ class DeviceTimeline:
     def launchers(self) -> Ns:
         """The threads whose launches make up the step: those with at least a twentieth of the kernels (NCCL's
         aside), so neither a thread that prefetches nor one that watches NCCL."""
-        computes = np.isin(self.ops.kind, (model.KERNEL, model.GRAPH)) & ~self.is_nccl
+        computes = is_among(self.ops.kind, (model.KERNEL, model.GRAPH)) & ~self.is_nccl
         called = self.launched_by[computes & (self.launched_by >= 0)]
         if not len(called):
             called = self.launched_by[self.launched_by >= 0]
@@ -187,7 +187,7 @@ class DeviceTimeline:
         threads, counts = np.array(found, dtype=np.int64).reshape(-1), np.bincount(which)
         kept = threads[counts >= 0.05 * counts.sum()] if len(threads) else threads
         if self.steps.thread is not None:
-            kept = np.unique(np.append(kept, self.steps.thread))
+            kept = distinct_values(np.append(kept, self.steps.thread))
         return kept
 
 

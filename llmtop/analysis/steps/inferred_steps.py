@@ -16,6 +16,7 @@ import numpy as np
 from llmtop.analysis.steps.repetition import FEWEST_KERNELS, RARER, LaunchedKernels, is_loop_of, may_be_layers
 from llmtop.naming.kernel_names import is_collective, kind_of
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns
 
 FEWEST_MARKS = 4
@@ -47,7 +48,7 @@ def infer_steps(trace: model.Trace, process: int) -> InferredSteps | None:
     rows = _kernel_rows(trace, process)
     if len(rows) < FEWEST_MARKS:
         return None
-    used = np.unique(trace.ops.full_name[rows]).tolist()
+    used = distinct_values(trace.ops.full_name[rows]).tolist()
     optimizer = [name for name in used if kind_of(trace.names[name]) == "optimizer"]
     collective = [name for name in used if is_collective(trace.names[name])]
     for found in (
@@ -76,7 +77,7 @@ def _are_steady(found: InferredSteps, kernels: int) -> bool:
 def _kernel_rows(trace: model.Trace, process: int) -> Ns:
     """Return the rows of the kernels and graphs of a process on the GPU that runs most, in order of their
     start."""
-    work = np.isin(trace.ops.kind, (model.KERNEL, model.GRAPH))
+    work = is_among(trace.ops.kind, (model.KERNEL, model.GRAPH))
     rows = np.flatnonzero((trace.ops.process == process) & work)
     if not len(rows):
         return rows
@@ -122,7 +123,7 @@ def _relative_spread(places: Ns) -> float:
 
 def _infer_from_bursts(trace: model.Trace, rows: Ns, wanted: list[int], what: str) -> InferredSteps | None:
     """Return steps from the end of one burst of such kernels to the end of the next."""
-    places = np.flatnonzero(np.isin(trace.ops.full_name[rows], wanted))
+    places = np.flatnonzero(is_among(trace.ops.full_name[rows], wanted))
     if len(places) < FEWEST_MARKS:
         return None
     apart = np.diff(places)
@@ -140,4 +141,4 @@ def _launch_times(trace: model.Trace, rows: Ns) -> Ns:
     """Return when these kernels were launched, in order; when they ran, where that is not known of all."""
     called = trace.launched_by[rows]
     known = len(trace.calls) > 0 and bool((called >= 0).all())
-    return np.unique(trace.calls.start[called] if known else trace.ops.start[rows])
+    return distinct_values(trace.calls.start[called] if known else trace.ops.start[rows])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from llmtop.naming.kernel_names import computes_products, is_step_work, kind_of
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns, Numbers
 
 FEWEST_KERNELS = 10
@@ -82,9 +82,9 @@ class LaunchedKernels:
     def products(self) -> Ns:
         """Rows of `Trace.calls` that launched matrix products, convolutions or attention."""
         numbers = self.trace.ops.full_name[self.rows]
-        wanted = [n for n in np.unique(numbers).tolist() if computes_products(self.trace.names[n])]
-        called = self.trace.launched_by[self.rows[np.isin(numbers, wanted)]]
-        return np.unique(called[called >= 0])
+        wanted = [n for n in distinct_values(numbers).tolist() if computes_products(self.trace.names[n])]
+        called = self.trace.launched_by[self.rows[is_among(numbers, wanted)]]
+        return distinct_values(called[called >= 0])
 
     def chosen_names(self, fits: Callable[[str], bool]) -> list[int]:
         """Return which numbers of `name` stand for a name that fits."""
@@ -106,11 +106,11 @@ class LaunchedKernels:
 def _launched_kernels(trace: model.Trace, process: int) -> LaunchedKernels:
     ops = trace.ops
     mine = ops.process == process
-    rows = np.flatnonzero(mine & np.isin(ops.kind, (model.KERNEL, model.GRAPH)))
+    rows = np.flatnonzero(mine & is_among(ops.kind, (model.KERNEL, model.GRAPH)))
     copies = np.flatnonzero(
         mine
         & (ops.kind == model.MEMCPY)
-        & np.isin(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
+        & is_among(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
         & ((ops.bytes >= _LEAST_COPY_BYTES) | (ops.direction == model.DEVICE_TO_HOST))
     )
     called = trace.launched_by[rows]
@@ -231,7 +231,7 @@ def is_loop_of(kernels: LaunchedKernels, marks: Ns, most: int) -> bool:
 def _repeats_within(kernels: LaunchedKernels, low: int, high: int, most: int) -> bool:
     """Return True if the kernels of a stretch repeat after at most so many, without what comes once in a step."""
     rows, order = kernels.rows[low:high], kernels.name[low:high]
-    used = np.unique(order)
+    used = distinct_values(order)
     if (kernels.trace.ops.kind[rows] == model.GRAPH).any():
         return False
     if len(used) == 1:

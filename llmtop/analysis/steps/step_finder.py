@@ -30,6 +30,7 @@ from llmtop.naming.phase_names import (
     without_number,
 )
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns, Numbers, Spans, union
 from llmtop.trace.xla.host import STEP_MARK
 
@@ -168,7 +169,7 @@ BaseNames: TypeAlias = dict[int, str]
 
 def _base_names(names: list[str], rows: Numbers) -> BaseNames:
     """Names, by their row in `names`, without the number at their end: ProfilerStep#7 is ProfilerStep."""
-    return {row: without_number(names[row]) for row in np.unique(rows).tolist()}
+    return {row: without_number(names[row]) for row in distinct_values(rows).tolist()}
 
 
 def _steps_from_names(
@@ -177,7 +178,7 @@ def _steps_from_names(
     like_a_step = {number for number, name in base.items() if role_of(name) == "step"}
     if not like_a_step:
         like_a_step = {number for number in base if is_numbered_step(trace.names[number])}
-    rows = ranges.select(np.isin(ranges.name, list(like_a_step)))
+    rows = ranges.select(is_among(ranges.name, list(like_a_step)))
     if not len(rows):
         return None
     # Several kinds (a user's step inside ProfilerStep): the outermost marks the step, so take the longest. But one
@@ -194,7 +195,7 @@ def _steps_from_names(
     chosen = [key for key in kinds if counts[key] > 1 or key[0] == _PROFILER_STEP] if several else list(kinds)
     name, thread = max(chosen, key=lambda key: kinds[key])
     mine = rows.select(
-        (rows.thread == thread) & np.isin(rows.name, [n for n, text in base.items() if text == name])
+        (rows.thread == thread) & is_among(rows.name, [n for n, text in base.items() if text == name])
     )
     starts, ends = _without_stub(mine.start, mine.end)
     between = starts[1:] - ends[:-1]
@@ -259,8 +260,8 @@ def input_ranges(trace: model.Trace, process: int, ranges: model.Ranges) -> mode
         process: its pid.
         ranges: of this process, each with an end.
     """
-    named = [number for number in np.unique(ranges.name).tolist() if role_of(trace.names[number]) == "input"]
-    waits = ranges.select(np.isin(ranges.name, named))
+    named = [number for number in distinct_values(ranges.name).tolist() if role_of(trace.names[number]) == "input"]
+    waits = ranges.select(is_among(ranges.name, named))
     if not len(waits) or not len(trace.calls):
         return waits
     products = LaunchedKernels.from_trace(trace, process).products
@@ -269,7 +270,7 @@ def input_ranges(trace: model.Trace, process: int, ranges: model.Ranges) -> mode
         for name, own in rows_by_value(waits.name)
         if 2 * _around_launches(trace, products, waits.select(own)) > len(own)
     ]
-    return waits.select(~np.isin(waits.name, wrong))
+    return waits.select(~is_among(waits.name, wrong))
 
 
 def _around_launches(trace: model.Trace, calls: Ns, ranges: model.Ranges) -> int:
@@ -289,8 +290,8 @@ def _steps_from_marker(
 ) -> ProcessSteps | None:
     """Steps between the same edge of consecutive ranges of one name."""
     best: tuple[int, int] | None = None
-    wanted = [name for name in np.unique(ranges.name).tolist() if matches(names[name])]
-    marks = ranges.select(np.isin(ranges.name, wanted))
+    wanted = [name for name in distinct_values(ranges.name).tolist() if matches(names[name])]
+    marks = ranges.select(is_among(ranges.name, wanted))
     pairs, counts = np.unique(np.stack([marks.name, marks.thread], axis=1), axis=0, return_counts=True)
     for (name, thread), count in zip(pairs.tolist(), counts.tolist(), strict=True):
         if count >= 2 and (best is None or count < best[1] // 2 or best[1] < 2):

@@ -18,6 +18,7 @@ from llmtop.document.timeline import DeviceRows, PieceRow, WholeTimeline
 from llmtop.format import counted, pid_text, printable
 from llmtop.naming.kernel_names import functor_of, kind_of
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns
 
 MOST_PIECES = 30_000
@@ -205,7 +206,7 @@ def _stream_rows(timeline: DeviceTimeline) -> list[_Events]:
     order = np.argsort(-busy, kind="stable")
     chosen = [(f"stream {streams[at]}", place == at) for at in order[:_MOST_STREAMS].tolist()]
     if len(order) > _MOST_STREAMS:
-        rest = np.isin(place, order[_MOST_STREAMS:])
+        rest = is_among(place, order[_MOST_STREAMS:])
         chosen.append((f"{len(order) - _MOST_STREAMS} more streams", rest))
     return [_Events(label, ops.start[rows], ops.end[rows], which[rows], describe_op) for label, rows in chosen]
 
@@ -276,7 +277,7 @@ def _pieces(
     took = row.end - row.start
     filled = np.add.reduceat(took, first)
     text = _dominant_texts(row.text, took, np.repeat(np.arange(len(first)), count))
-    said = {number: row.legend(number) for number in np.unique(text).tolist()}
+    said = {number: row.legend(number) for number in distinct_values(text).tolist()}
     kinds = {number: words.kind(printable(kind, 40)) for number, (kind, _) in said.items()}
     texts = {number: words.text(words_of) for number, (_, words_of) in said.items()}
     chosen = text.tolist()

@@ -16,6 +16,7 @@ from llmtop.naming.communication import collective_of, communication_library
 from llmtop.report.model import CollectiveTime, PhaseMean
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
 UNEVEN_PCT = 5.0
@@ -38,7 +39,7 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
         names = np.array([_collective_label(timeline.trace.names, *pair) for pair in used.tolist()])[
             which.reshape(-1)
         ]
-        for name in np.unique(names).tolist():
+        for name in sorted(set(names.tolist())):
             mine = ops.select(names == name)
             spans = iv.clip(iv.union(mine.start, mine.end), timeline.begin_ns, timeline.end_ns)
             exposed = iv.intersection(spans, timeline.exposed_nccl).total
@@ -113,7 +114,7 @@ def _bandwidth(name: str, ops: model.DeviceOps) -> dict[str, Any]:
     factor = _BUS_FACTORS.get(name)
     bus = None if factor is None else known.bytes * np.array([factor(ranks) for ranks in known.ranks.tolist()])
     large = known.bytes >= _LARGE * known.bytes.max()
-    groups = np.unique(known.ranks)
+    groups = distinct_values(known.ranks)
     return {
         "message_bytes": float(known.bytes.mean()),
         "ranks": int(groups[0]) if len(groups) == 1 else None,

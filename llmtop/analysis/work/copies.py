@@ -7,6 +7,7 @@ import numpy as np
 from llmtop.report.model import CopyTime
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values
 
 
 def copy_times(trace: model.Trace) -> tuple[CopyTime, ...]:
@@ -15,7 +16,7 @@ def copy_times(trace: model.Trace) -> tuple[CopyTime, ...]:
     rows = []
     copies = ops.select(ops.kind == model.MEMCPY)
     key = (copies.direction.astype(np.int64) << 8) + (copies.source_memory << 4) + copies.target_memory
-    for number in np.unique(key).tolist():
+    for number in distinct_values(key).tolist():
         mine = copies.select(key == number)
         rows.append(
             _row(

@@ -22,7 +22,7 @@ from llmtop.naming.python_frames import is_own_frame
 from llmtop.report.device_time import OperatorPart, OperatorTime
 from llmtop.report.per_step import PerStep
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values, grouped
+from llmtop.trace.groups import distinct_values, grouped, is_among
 from llmtop.trace.intervals import Ns, Numbers
 
 GRAPH, OUTSIDE, UNKNOWN = "(CUDA graph)", "(no operator)", "(launch not recorded)"
@@ -155,7 +155,7 @@ def operator_times(trace: model.Trace, steps: WorkSteps | None = None) -> tuple[
     per_step = {} if steps is None else _per_step(trace, steps, row, used)
     rows = []
     names = trace.host.name[used]
-    for number in np.unique(names).tolist():
+    for number in distinct_values(names).tolist():
         mine = np.flatnonzero(names == number)
         total = float(seconds[mine].sum())
         in_modules = _operator_parts(modules.label, modules.of[mine], seconds[mine])
@@ -239,7 +239,7 @@ def _parts_by_shape(
     inputs = trace.host.inputs[calls].astype(np.int64)
     moves = bool(kernels) and kind_of(kernels[0].name) == "elementwise"
     found = []
-    for number in np.unique(inputs[inputs > 0]).tolist():
+    for number in distinct_values(inputs[inputs > 0]).tolist():
         mine = inputs == number
         total, text = float(seconds[mine].sum()), trace.names[number]
         size = moved_bytes(trace.names[name], text) if moves else None
@@ -369,9 +369,11 @@ def _forward_operators(trace: model.Trace, backward: Ns) -> Ns:
     asked = np.flatnonzero((backward >= 0) & (host.sequence[backward] > 0))
     if not len(candidates) or not len(asked):
         return found
-    plain = {number: _normalized_name(trace.names[number]) for number in np.unique(host.name[candidates]).tolist()}
+    plain = {
+        number: _normalized_name(trace.names[number]) for number in distinct_values(host.name[candidates]).tolist()
+    }
     made_for: dict[tuple[int, int, str], int] = {}
-    candidates = candidates[np.isin(host.sequence[candidates], host.sequence[backward[asked]])]
+    candidates = candidates[is_among(host.sequence[candidates], host.sequence[backward[asked]])]
     order = candidates[np.argsort(host.start[candidates], kind="stable")]
     for row, process, sequence, name in zip(
         order.tolist(),

@@ -26,7 +26,7 @@ from llmtop.naming.phase_names import is_optimizer_step, role_of
 from llmtop.report.device_time import DeviceTimePart, TimeBreakdown
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_combinations, distinct_values
+from llmtop.trace.groups import distinct_combinations, distinct_values, is_among
 from llmtop.trace.intervals import Ns, Numbers
 
 WorkMask = npt.NDArray[np.bool_]
@@ -252,7 +252,7 @@ def _launched_within(trace: model.Trace, fits: Callable[[str], object], function
 def _passes(trace: model.Trace, row: Ns, calls: OperatorCalls) -> dict[str, WorkMask]:
     """Disjoint parts of all device work, in the order of a step."""
     ops, rest = trace.ops, np.ones(len(trace.ops), dtype=bool)
-    copied = np.isin(ops.kind, (model.MEMCPY, model.MEMSET))
+    copied = is_among(ops.kind, (model.MEMCPY, model.MEMSET))
     found: dict[str, WorkMask] = {}
 
     def take(name: str, chosen: WorkMask) -> None:
@@ -350,7 +350,7 @@ def _stages(trace: model.Trace) -> dict[str, WorkMask]:
 def _graph_launches(trace: model.Trace) -> int:
     names = distinct_values(trace.calls.name)
     graphs = names[[bool(re.search(r"GraphLaunch", trace.names[number])) for number in names.tolist()]]
-    return int(np.isin(trace.calls.name, graphs).sum()) if len(graphs) else 0
+    return int(is_among(trace.calls.name, graphs).sum()) if len(graphs) else 0
 
 
 def _copies(trace: model.Trace, row: Ns) -> WorkMask:

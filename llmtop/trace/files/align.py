@@ -13,6 +13,7 @@ import numpy as np
 from llmtop.naming.communication import collective_of
 from llmtop.naming.kernel_names import is_collective
 from llmtop.trace import model
+from llmtop.trace.groups import is_among
 from llmtop.trace.intervals import Ns
 
 FEWEST = 8
@@ -85,7 +86,7 @@ def _collective_ends(trace: model.Trace) -> _CollectiveEnds:
     """Return the ends of the collectives of the largest group, in the order in which they began."""
     ops = trace.ops
     named = {number: name for number, name in enumerate(trace.names) if is_collective(name)}
-    chosen = ops.select((ops.kind == model.KERNEL) & np.isin(ops.full_name, list(named)))
+    chosen = ops.select((ops.kind == model.KERNEL) & is_among(ops.full_name, list(named)))
     if len(chosen) and chosen.ranks.max() > 0:
         chosen = chosen.select(chosen.ranks == chosen.ranks.max())
     chosen = chosen.select(np.argsort(chosen.start, kind="stable")[:_MOST])
@@ -114,7 +115,7 @@ def _step_shift(first: model.Trace, other: model.Trace, shift: int) -> int:
 def _step_starts(trace: model.Trace) -> dict[str, int]:
     """Return when each step that has a number began, by its range's name."""
     numbers = [number for number, name in enumerate(trace.names) if name.startswith("ProfilerStep#")]
-    ranges = trace.ranges.select(np.isin(trace.ranges.name, numbers))
+    ranges = trace.ranges.select(is_among(trace.ranges.name, numbers))
     return {
         trace.names[name]: start for name, start in zip(ranges.name.tolist(), ranges.start.tolist(), strict=True)
     }

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from llmtop.format import count
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values
 from llmtop.trace.sanitize import ABSENT
 
 _LOOKED_AT = 16
@@ -71,7 +72,7 @@ def _has_twins(table: model.Table) -> bool:
     """Return True if one of some rows, evenly spread, is there twice."""
     if len(table) < 2:
         return False
-    rows = np.unique(np.linspace(0, len(table) - 1, _LOOKED_AT).astype(np.int64))
+    rows = distinct_values(np.linspace(0, len(table) - 1, _LOOKED_AT).astype(np.int64))
     columns = _columns(table)
     for row in rows:
         alike = np.flatnonzero(table.start == table.start[row])

@@ -109,7 +109,7 @@ def renumber_correlations(earlier: list[model.Trace], trace: model.Trace) -> Non
         (int(table.correlation.max()) for one in earlier for table in (one.ops, one.calls) if len(table)),
         default=0,
     )
-    used = np.union1d(trace.ops.correlation, trace.calls.correlation)
+    used = distinct_values(np.concatenate([trace.ops.correlation, trace.calls.correlation]))
     used = used[used >= 0]
 
     def renumbered(column: Ns) -> Ns:

@@ -225,7 +225,7 @@ class Database:
             The number of the name by its id.
         """
         different = [distinct_values(column) for column in wanted]
-        ids = set(np.unique(np.concatenate([*different, np.empty(0, dtype=np.int64)])).tolist()) - {NEVER}
+        ids = set(distinct_values(np.concatenate([*different, np.empty(0, dtype=np.int64)])).tolist()) - {NEVER}
         known: dict[int, str] = {}
         for number, value in self.stream("SELECT id, value FROM StringIds", "StringIds"):
             if number in ids:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from llmtop.naming.python_frames import frame_name, is_own_frame
 from llmtop.nsys_cli.python_stacks import DOMAIN, TABLE, has_python_stacks
 from llmtop.trace import model
-from llmtop.trace.groups import distinct_values
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys.database import NEVER, Database, int_or_never, printable_name
 
@@ -59,12 +59,12 @@ def _cpu_samples(database: Database, trace: model.Trace, names: model.Names) -> 
         return none
     # Whole tables, since those are read ten times as fast as what a condition chooses.
     rows = database.numbers(_SAMPLES, {"id": NEVER, "start": NEVER, "globalTid": 0})
-    rows = _chosen(rows, np.isin((rows["globalTid"] >> 24) & 0xFFFFFF, sorted(_processes(trace))))
+    rows = _chosen(rows, is_among((rows["globalTid"] >> 24) & 0xFFFFFF, sorted(_processes(trace))))
     if not len(rows["id"]):
         return none
     columns = {"id": NEVER, "symbol": NEVER, "module": NEVER, "unresolved": 0, "stackDepth": 0}
     frames = database.numbers(_SAMPLE_STACKS, columns)
-    frames = _chosen(frames, (frames["stackDepth"] < _DEEPEST) & np.isin(frames["id"], rows["id"]))
+    frames = _chosen(frames, (frames["stackDepth"] < _DEEPEST) & is_among(frames["id"], rows["id"]))
     innermost, caller = _frames(database, frames, names, _nearest_in_another_module)
     ids = rows["id"]
     return model.build(
@@ -213,7 +213,7 @@ def call_places(database: Database, stacks: Ns, names: model.Names) -> Ns:
         stacks: of each call the id of its stack; `NEVER` for none.
         names: of the trace; those of frames are added.
     """
-    known = np.unique(stacks[stacks > 0])
+    known = distinct_values(stacks[stacks > 0])
     if not len(known) or not {"id", "symbol", "module", "stackDepth"} <= database.columns.get(_CALL_STACKS, set()):
         return np.zeros(len(stacks), dtype=np.int64)
     columns = {"id": NEVER, "symbol": NEVER, "module": NEVER, "unresolved": 0, "stackDepth": 0}

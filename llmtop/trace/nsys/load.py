@@ -16,7 +16,7 @@ from llmtop.format import counted, printable
 from llmtop.system.inputs import DEFAULT, Limits
 from llmtop.trace import model
 from llmtop.trace.chrome.learn import RANGE_NAMES
-from llmtop.trace.groups import grouped
+from llmtop.trace.groups import distinct_values, grouped, is_among
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys import nvtx_operators
 from llmtop.trace.nsys.database import BLOCK_ROWS, NEVER, Database, int_or_never, printable_name
@@ -199,10 +199,12 @@ def _graphs(
     if (rows["deviceId"] == _ON_HOST).any():
         # A graph whose first node runs on the host has no device of its own: its process has one, as a rule.
         others = model.joined(ops)
-        device = {int(pid): int(others.device[others.process == pid].min()) for pid in np.unique(others.process)}
+        device = {
+            int(pid): int(others.device[others.process == pid].min()) for pid in distinct_values(others.process)
+        }
         guess = np.array([device.get(pid, 0) for pid in common["process"].tolist()], dtype=np.int64)
         common["device"] = np.where(rows["deviceId"] == _ON_HOST, guess, rows["deviceId"])
-    different = np.unique(rows["graphId"]).tolist()
+    different = distinct_values(rows["graphId"]).tolist()
     label = {i: names.number("CUDA graph" if i == NEVER else f"CUDA graph {i}") for i in different}
     database.check_names(names)
     name = _map(rows["graphId"], label)
@@ -246,12 +248,12 @@ def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model
     number = database.names([rows["textId"]], names, plain)
     name = _map(rows["textId"], number)
     texts, marked = _texts(database, kinds, names)
-    for row in np.flatnonzero(np.isin(rows["textId"], list(registered))).tolist() if registered else ():
+    for row in np.flatnonzero(is_among(rows["textId"], list(registered))).tolist() if registered else ():
         marked[int(rows["rowid"][row])] = registered[int(rows["textId"][row])]
     if texts:
         name = np.where(name > 0, name, _map(rows["rowid"], texts))
     process, thread = _owner(rows["globalTid"])
-    push_pop = np.isin(rows["eventType"], (_PUSH_POP, _NVTXT_PUSH_POP))
+    push_pop = is_among(rows["eventType"], (_PUSH_POP, _NVTXT_PUSH_POP))
     end = np.where(rows["end"] == NEVER, model.OPEN, rows["end"])
     domain = _domains(database, process, rows["domainId"], names)
     style = np.where(push_pop, model.PUSH_POP, model.START_END).astype(np.int8)
@@ -262,7 +264,7 @@ def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model
     )
     if not marked:
         return ranges, none[1]
-    at = np.flatnonzero(np.isin(rows["rowid"], np.fromiter(marked, dtype=np.int64, count=len(marked))))
+    at = np.flatnonzero(is_among(rows["rowid"], np.fromiter(marked, dtype=np.int64, count=len(marked))))
     inputs, sequence = (
         np.array([marked[row] for row in rows["rowid"][at].tolist()], dtype=np.int64).reshape(-1, 2).T
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmtop.trace import model
+from llmtop.trace.groups import is_among
 from llmtop.trace.nsys.database import NEVER, Database
 
 _EVENTS = "CUDA_GPU_MEMORY_USAGE_EVENTS"
@@ -50,7 +51,7 @@ def read_memory(database: Database, trace: model.Trace) -> model.MemoryEvents:
     return model.build(
         model.MemoryEvents,
         {"start": rows["start"], "end": rows["start"], "process": process, "thread": thread, "place": place}
-        | {"device": np.where(np.isin(memory, _ON_HOST), model.HOST_MEMORY, rows["deviceId"]), "memory": memory}
+        | {"device": np.where(is_among(memory, _ON_HOST), model.HOST_MEMORY, rows["deviceId"]), "memory": memory}
         | {"bytes": np.where(rows["memoryOperationType"] == _FREED, -size, size)}
         | {"level": absent, "reserved": absent},
     )

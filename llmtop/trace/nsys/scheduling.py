@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtop.trace import model
+from llmtop.trace.groups import distinct_values, is_among
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys.database import NEVER, Database
 
@@ -53,8 +54,8 @@ def read_off_cpu(database: Database, trace: model.Trace) -> model.OffCpu:
         return none
     rows = database.numbers(_EVENTS, columns)
     owner = rows["globalTid"] & 0xFFFFFFFFFFFF
-    callers = np.unique((trace.calls.process << 24) | trace.calls.thread)
-    kept = np.flatnonzero(np.isin(owner, callers) & (rows["start"] != NEVER) & (rows["globalTid"] != NEVER))
+    callers = distinct_values((trace.calls.process << 24) | trace.calls.thread)
+    kept = np.flatnonzero(is_among(owner, callers) & (rows["start"] != NEVER) & (rows["globalTid"] != NEVER))
     kept = kept[np.lexsort((rows["start"][kept], owner[kept]))]
     owner, start, inside = owner[kept], rows["start"][kept], rows["isSchedIn"][kept] != 0
     if len(kept) < 2:
@@ -78,7 +79,7 @@ def _reasons(database: Database, states: Ns, blocks: Ns) -> Ns:
             for number, name in database.rows(f"SELECT id, name FROM {table}", table)
             if isinstance(number, int)
         }
-        for number in np.unique(values).tolist():
+        for number in distinct_values(values).tolist():
             name = named.get(number, "Unknown")
             if name not in _NOT_SAID and name in reasons:
                 found[values == number] = reasons[name]
@@ -93,7 +94,7 @@ def _reasons_by_calls(trace: model.Trace, owner: Ns, begin: Ns) -> Ns:
         return found
     sleeps = np.array([bool(_SLEEPS.match(name)) for name in trace.names])
     callers = (waits.process << 24) | waits.thread
-    for one in np.unique(owner).tolist():
+    for one in distinct_values(owner).tolist():
         mine, at = waits.select(callers == one), np.flatnonzero(owner == one)
         if not len(mine):
             continue
@@ -107,7 +108,7 @@ def _reasons_by_calls(trace: model.Trace, owner: Ns, begin: Ns) -> Ns:
 
 def _follows_page_fault(trace: model.Trace, begin: Ns) -> npt.NDArray[np.bool_]:
     """Return which instants lie in a copy that a page fault in managed memory made, or shortly after one."""
-    moved = trace.ops.select((trace.ops.kind == model.MEMCPY) & np.isin(trace.ops.direction, _UNIFIED))
+    moved = trace.ops.select((trace.ops.kind == model.MEMCPY) & is_among(trace.ops.direction, _UNIFIED))
     if not len(moved):
         return np.zeros(len(begin), dtype=bool)
     starts = np.sort(moved.start)

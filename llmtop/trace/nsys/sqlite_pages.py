@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
 Bytes = npt.NDArray[np.uint8]
@@ -117,7 +118,7 @@ class Pages:
             if flat[0] == _LEAF:
                 return level
             level = np.concatenate([self._children(int(page)) for page in level])
-            if len(level) > self._count or len(np.unique(level)) < len(level):
+            if len(level) > self._count or len(distinct_values(level)) < len(level):
                 break  # it goes in circles
         raise UnsupportedTable
 

@@ -15,6 +15,7 @@ from llmtop.trace import model
 from llmtop.trace.chrome.fields import Event, Number
 from llmtop.trace.chrome.learn import int_or
 from llmtop.trace.chrome.rows import Rows
+from llmtop.trace.groups import is_among
 from llmtop.trace.xla.fields import XlaArgs
 
 STEP_MARK = "StepMarker"
@@ -166,13 +167,13 @@ class HostLines:
         maybe = {name: self._maybe.pop_column(place) for place, name in enumerate(_RANGE)}
         inside = {name: self._dispatches.pop_column(place) for place, name in enumerate(_RANGE[:3])}
         threads = self._steps_on or set(inside["thread"].tolist())
-        kept = np.isin(maybe["thread"], list(threads))
+        kept = is_among(maybe["thread"], list(threads))
         for thread in threads:
             own = inside["thread"] == thread
             spans = iv.union(inside["start"][own], inside["end"][own])
             # What JAX notes within a call of a compiled function is its own, whatever it is called.
             kept &= ~((maybe["thread"] == thread) & iv.contains(spans, maybe["start"]))
-        wanted = with_steps | ~np.isin(sure["name"], list(self._step_names))
+        wanted = with_steps | ~is_among(sure["name"], list(self._step_names))
         columns = {name: np.concatenate([sure[name][wanted], maybe[name][kept]]) for name in _RANGE}
         rows = len(columns["start"])
         columns["style"] = np.full(rows, model.PUSH_POP, dtype=np.int64)
