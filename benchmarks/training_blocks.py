@@ -167,18 +167,18 @@ def block(training: Training, step: StepFunction, seconds: float) -> float:
     """Run one block; returns the microseconds of a step."""
     taken: list[float] = []
     microseconds(training, step, [])
-    begun, queued = time.perf_counter_ns(), _queued_ns()
+    begun, queued = time.perf_counter_ns(), queued_ns()
     while time.perf_counter_ns() - begun < 1e9 * seconds:
         microseconds(training, step, taken)
-    return (time.perf_counter_ns() - begun - _queued_ns() + queued) / len(taken) / 1e3
+    return (time.perf_counter_ns() - begun - queued_ns() + queued) / len(taken) / 1e3
 
 
-def _queued_ns() -> int:
+def queued_ns() -> int:
     """For how long this thread could have run and had no processor."""
     return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
 
 
-def _waited_ns() -> int:
+def waited_ns() -> int:
     """For how long other threads of llmtop's worked and the training did not run."""
     costs = own_recorder().costs
     return 0 if costs is None else sum(one.busy_ns - one.ran_ns for one in costs.others)
@@ -206,9 +206,9 @@ def main() -> None:
                     client.order("off")
             rounds.append(took)
         clients[0].order(str(EVERY_MS))
-        before = _waited_ns(), own_recorder().ring.count
+        before = waited_ns(), own_recorder().ring.count
         block(training, ways.watched, SAYING_SECONDS)
-        waited = (_waited_ns() - before[0]) / (own_recorder().ring.count - before[1]) / 1e3
+        waited = (waited_ns() - before[0]) / (own_recorder().ring.count - before[1]) / 1e3
         said = clients[0].order("off")
     finally:
         for client in clients:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0
 """How often it is estimated anew."""
-HOOKED = 4.0
+HOOKED = 3.2
 """A phase that hooks open and close costs so many times the phase itself, with the hook and what it asks
 (docs/measurements.md)."""
 _STEPS = 64
