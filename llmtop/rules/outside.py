@@ -51,7 +51,7 @@ _BLOCKS: Final = 8
 """The steps of the window are taken in so many blocks, whose difference tells how sure the share is."""
 _ERRORS: Final = 2.0
 """Standard errors of the blocks' mean above the threshold: 98 % sure."""
-_SEVERAL_LINES: Final = re.compile(r"\S+:\d+-\d+ ")
+_SEVERAL_LINES: Final = re.compile(r"\S+:(?:\d+-\d+|\d+(?= and \d)) ")
 
 
 class CauseAdvice(NamedTuple):

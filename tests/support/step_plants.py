@@ -89,12 +89,14 @@ def verdict(rank: dict[str, Any], truth: dict[str, Any]) -> str:
         is_named = any(re.search(r"\.py:\d", alert["summary"]) for alert in rank["alerts"])
         return "wrong" if is_named else "right"
     causes = rank.get("outside_causes") or []
-    found = re.search(r"\.py:(\d+)(?:-(\d+))?", causes[0]["what"]) if causes else None
+    pattern = r"\.py:(\d+)(?:-(\d+))?(?: and (\d+)(?:-(\d+))?)? "
+    found = re.search(pattern, f"{causes[0]['what']} ") if causes else None
     if found is None:
         return "abstained"
-    first, last = int(found[1]), int(found[2] or found[1])
+    ranges = [(int(one), int(other or one)) for one, other in (found.group(1, 2), found.group(3, 4)) if one]
     allowed = [truth["lines"], *truth["call_lines_also_right"]]
-    is_right = last - first < 5 and any(first <= end and begin <= last for begin, end in allowed)
+    are_few = all(last - first < 5 for first, last in ranges)
+    is_right = are_few and any(first <= end and begin <= last for begin, end in allowed for first, last in ranges)
     return "right" if is_right else "wrong"
 
 

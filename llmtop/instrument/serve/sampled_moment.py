@@ -23,11 +23,18 @@ class SampledMoment(NamedTuple):
     """True if it is of no phase."""
     is_present: bool
     """True if no phase has begun since: the stack is of the same code."""
-    after: str
-    """The phase that began last before it; "" where unknown."""
+    passed: tuple[str, ...] = ()
+    """Names of the phases that began before it, the last one first."""
+    before: str = ""
+    """Name of the first phase that has begun since; "" where none has."""
+
+    @property
+    def after(self) -> str:
+        """The phase that began last before it; "" where unknown."""
+        return self.passed[0] if self.passed else ""
 
 
-OF_NO_PLACE: Final = SampledMoment(is_outside=False, is_present=True, after="")
+OF_NO_PLACE: Final = SampledMoment(is_outside=False, is_present=True)
 """Place of a sample where steps overlap."""
 
 
@@ -43,17 +50,18 @@ def sampled_moment(recorder: State, wait: LockWait) -> SampledMoment:
     since, latest = wait.was_held_since_ns, None
     if since is not None and (node is root or node.begun > since):
         latest = wait.latest_ns  # reads a file, so only where it can matter
+    begun = sorted(phases, key=_begin_ns, reverse=True)
     if latest is None:
-        last = max(phases, key=_begin_ns, default=None)
-        return SampledMoment(node is root, True, "" if last is None else last.name)
-    last = max([one for one in phases if one.begun <= latest], key=_begin_ns, default=None)
-    is_present = all(one.begun <= latest for one in phases)
+        return SampledMoment(node is root, True, tuple(one.name for one in begun))
+    passed = [one for one in begun if one.begun <= latest]
+    since_then = begun[: len(begun) - len(passed)]
     if node is root:
-        ended = None if last is None else _end_ns(recorder, last)
+        ended = _end_ns(recorder, passed[0]) if passed else None
         is_outside = ended is None or ended <= latest
     else:  # had it ended in this step before, the sample may be of that time
         is_outside = node.begun > latest and not _count(recorder, node)
-    return SampledMoment(is_outside, is_present, "" if last is None else last.name)
+    before = since_then[-1].name if since_then else ""
+    return SampledMoment(is_outside, not since_then, tuple(one.name for one in passed), before)
 
 
 def outermost(recorder: State) -> PhaseNode:

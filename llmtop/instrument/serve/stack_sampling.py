@@ -159,7 +159,8 @@ class StackSampler:
                 held_lock,
                 wait.after_request_ns,
                 is_given_up=wait.is_given_up or not moment.is_present,
-                after=moment.after,
+                passed=moment.passed,
+                before=moment.before,
             )
             if seen is not None:
                 waits_for = seen.waits_for

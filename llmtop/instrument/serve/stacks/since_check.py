@@ -72,11 +72,16 @@ class Lines(NamedTuple):
     last: int
     instruction: int
     """The only one that can have taken the time, as an offset in bytes; -1 for several."""
+    again: tuple[int, int] = (0, 0)
+    """First and last line of a second range, which runs after them: the loop had begun anew. (0, 0) for none."""
+    suspects: int = 0
+    """Number of the lines that can have taken the time; 0 where they were not counted."""
 
     @property
     def are_few(self) -> bool:
         """Return True if they help the reader who looks at them."""
-        return self.last - self.first < MAX_LINES
+        wide = max(self.last - self.first, self.again[1] - self.again[0])
+        return wide < MAX_LINES and self.suspects <= MAX_LINES
 
 
 class SinceCheck:
@@ -130,8 +135,7 @@ class SinceCheck:
         if flow is None or first is None or last is None or first == last:
             return None
         flow.learn(code)
-        found = flow.range_between(first, last, is_end_included)
-        return None if found is None else Lines(0, *found)
+        return flow.lines_between(first, last, is_end_included)
 
     def _flow(self, code: CodeType) -> _Flow | None:
         known = self._flows.get(code)
@@ -229,8 +233,8 @@ class _Flow:
                 ]
         return self._range(passed if is_short else likely or passed)
 
-    def range_between(self, start: int, end: int, is_end_included: bool) -> tuple[int, int, int] | None:
-        """Return first and last line that may run between two instructions, and the only suspect's offset or -1.
+    def lines_between(self, start: int, end: int, is_end_included: bool) -> Lines | None:
+        """Return the lines that may run between two instructions, in two ranges where a loop begins anew.
 
         Args:
             start: index of an instruction that had ended.
@@ -243,7 +247,15 @@ class _Flow:
         # What drops the result of the call that has ended is no code after it.
         dropped = {start + 1} if self.name(start + 1) == "POP_TOP" else set()
         likely = {one for one in passed - dropped if self._takes_time(one)}
-        return self._range(likely | {end} if is_end_included else likely)
+        likely |= {end} if is_end_included else set()
+        below = {one for one in likely if one > start} if end < start else likely
+        ranges = [found for part in (below, likely - below) if (found := self._range(part)) is not None]
+        if not ranges:
+            return None
+        first, last, instruction = ranges[0]
+        again = ranges[1][:2] if len(ranges) > 1 else (0, 0)
+        lines = {self._lines[self._offsets[one] // 2] for one in likely} - {0}
+        return Lines(0, first, last, instruction if len(ranges) == 1 else -1, again, len(lines))
 
     def _reachable(self, start: int, stop: int, edges: list[list[int]]) -> set[int]:
         """Return the instructions on ways from one to another, without both, where nothing is raised."""

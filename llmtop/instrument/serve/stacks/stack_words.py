@@ -28,7 +28,7 @@ _MAX_FIRST: Final = 50
 _LOOP_SAMPLES: Final = 16
 _LOOP_STEPS: Final = 3
 """Samples, and steps, until the calls that all samples have are the ones in which the loop runs."""
-_MOST_PHASE_ENDS: Final = 32
+_MOST_PHASES: Final = 32
 _MAX_LINES: Final = 256
 """Lines of source that are remembered."""
 SHORT_NS: Final = 1_000_000
@@ -112,6 +112,19 @@ class _Named(NamedTuple):
     line: int
     last: int
     """Last of several lines."""
+    again: tuple[int, int] = (0, 0)
+    """As of `Lines`."""
+
+
+class _PhasePlace(NamedTuple):
+    """Where the loop was while a phase was seen."""
+
+    first: int
+    """Offset of the first instruction."""
+    last: int
+    """Of the last one."""
+    has_own_code: bool
+    """True if code of the script ran within that call: it may also run there before the phase begins."""
 
 
 class StackDescription(NamedTuple):
@@ -128,15 +141,14 @@ class StackDescriber:
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function] = {}
-        self._lines: dict[tuple[CodeType, int, int, int], str] = {}
+        self._lines: dict[tuple[CodeType, int, int, int, int], str] = {}
         self._waiting = WaitingCalls()
         self._since_check = SinceCheck()
         self._loop = LoopCalls()
         self._stretches = LockStretches()
         self._phases_of: CodeType | None = None
         """The function that runs the loop."""
-        self._phase_ends: dict[str, int] = {}
-        """Offset of its last instruction at which each phase was seen."""
+        self._phase_places: dict[str, _PhasePlace] = {}
 
     def forget(self) -> None:
         """Drop all stored data."""
@@ -150,7 +162,8 @@ class StackDescriber:
         after_request_ns: int = SHORT_NS,
         *,
         is_given_up: bool = False,
-        after: str = "",
+        passed: tuple[str, ...] = (),
+        before: str = "",
     ) -> StackDescription | None:
         """Describe the present stack of a live thread; None where it runs no Python now.
 
@@ -161,7 +174,8 @@ class StackDescriber:
                 what it ran before; None where that is not known: without words.
             after_request_ns: how long it kept the lock after the request.
             is_given_up: whether it gave the lock up by itself, and kept it until then.
-            after: name of the phase before what ran until then; "" where unknown.
+            passed: names of the phases before what ran until then, the last one first.
+            before: name of the first phase since then; "" where there is none.
         """
         # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
         frame: FrameType | None = sys._current_frames().get(thread)
@@ -175,7 +189,7 @@ class StackDescriber:
             self._loop.add([one.f_code for one in frames], step)
             named, waits_for = self._innermost_own_line(frames, held_lock, after_request_ns < SHORT_NS)
             if is_given_up and not named:
-                named = self._line_before(frames, after) or ""
+                named = self._line_before(frames, passed, before) or ""
         finally:
             frames.clear()
             del frame
@@ -200,7 +214,7 @@ class StackDescriber:
             if 0 < number <= len(frames):
                 loop = frames[-number]
                 self._stretches.add_free(loop.f_code, loop.f_lineno or 0)
-                self._note_phase(loop.f_code, phase, loop.f_lasti)
+                self._note_phase(loop, frames[:-number], phase)
                 del loop
         finally:
             frames.clear()
@@ -279,36 +293,50 @@ class StackDescriber:
         elif lines.are_few:
             self._stretches.add_kept(loop.f_code, lines.first, lines.last)
 
-    def _note_phase(self, code: CodeType, phase: str, instruction: int) -> None:
-        """Remember the last instruction of the loop at which a phase was seen."""
-        if code is not self._phases_of:
-            self._phases_of = code
-            self._phase_ends.clear()
-        if phase and (phase in self._phase_ends or len(self._phase_ends) < _MOST_PHASE_ENDS):
-            self._phase_ends[phase] = max(instruction, self._phase_ends.get(phase, -1))
+    def _note_phase(self, loop: FrameType, inner: list[FrameType], phase: str) -> None:
+        """Remember where the loop is in a phase. Arguments as of `_lines_after`."""
+        if loop.f_code is not self._phases_of:
+            self._phases_of = loop.f_code
+            self._phase_places.clear()
+        if not phase or (phase not in self._phase_places and len(self._phase_places) >= _MOST_PHASES):
+            return
+        at = loop.f_lasti
+        known = self._phase_places.get(phase) or _PhasePlace(at, at, False)
+        has_own_code = known.has_own_code or self._has_own_code(inner)
+        self._phase_places[phase] = _PhasePlace(min(at, known.first), max(at, known.last), has_own_code)
 
-    def _lines_after(self, loop: FrameType, inner: list[FrameType], after: str) -> _Named | None:
-        """Return the lines of the loop that may have run between the end of a phase and its present instruction.
+    def _has_own_code(self, frames: list[FrameType]) -> bool:
+        return any((self._functions.get(one.f_code) or self._add_function(one)).is_named for one in frames)
+
+    def _lines_after(
+        self, loop: FrameType, inner: list[FrameType], passed: tuple[str, ...], before: str
+    ) -> _Named | None:
+        """Return the lines of the loop that may have run between the end of a phase and the next one.
 
         Args:
             loop: the frame that runs the loop.
             inner: the frames that it has called.
-            after: the phase.
+            passed: as of `describe`. Where the last of them was never seen, the lines begin after the one before.
+            before: as of `describe`. Where its place is not known, the lines end where the loop is now.
         """
         code = loop.f_code
-        start = self._phase_ends.get(after) if code is self._phases_of else None
+        places = self._phase_places if code is self._phases_of else {}
+        start = next((places[one].last for one in passed if one in places), None)
         if start is None:
             return None
         # The call of a module is where its phase begins. Code of the script may have run within that call before.
-        functions = [self._functions.get(one.f_code) or self._add_function(one) for one in inner]
-        is_end_included = not functions or any(one.is_named for one in functions)
-        found = self._since_check.lines_between(code, start, loop.f_lasti, is_end_included=is_end_included)
+        following = places.get(before)
+        if following is not None:
+            end, is_end_included = following.first, following.has_own_code
+        else:
+            end, is_end_included = loop.f_lasti, not inner or self._has_own_code(inner)
+        found = self._since_check.lines_between(code, start, end, is_end_included=is_end_included)
         function = self._functions.get(code) or self._add_function(loop)
         if found is None or not found.are_few or not function.is_named:
             return None
-        return _Named(function, code, found.instruction, found.first, found.last)
+        return _Named(function, code, found.instruction, found.first, found.last, found.again)
 
-    def _line_before(self, frames: list[FrameType], after: str) -> _Named | None:
+    def _line_before(self, frames: list[FrameType], passed: tuple[str, ...], before: str) -> _Named | None:
         """Return what ran before the lock was given up here, by the line of the loop; None where unknown."""
         number = self._loop.count()
         if not 0 < number <= len(frames):
@@ -319,7 +347,7 @@ class StackDescriber:
         self._stretches.add_free(code, line)
         function = self._functions.get(code) or self._add_function(loop)
         if found is None or not function.is_named:
-            return self._lines_after(loop, frames[:-number], after)
+            return self._lines_after(loop, frames[:-number], passed, before)
         return _Named(function, code, -1, *found)
 
     def _add_function(self, frame: FrameType) -> _Function:
@@ -336,8 +364,8 @@ class StackDescriber:
         return found
 
     def _place_text(self, place: _Named) -> str:
-        function, code, instruction, line, last = place
-        key = code, instruction, line, last
+        function, code, instruction, line, last, again = place
+        key = code, instruction, line, last, again[1]
         if key not in self._lines:
             if len(self._lines) >= _MAX_LINES:
                 self._lines.clear()
@@ -347,6 +375,10 @@ class StackDescriber:
             where = f"{name}:{line}"
             if last > line:
                 where = f"{where}-{last}"
+            if again[1]:
+                where = f"{where} and {again[0]}-{again[1]}" if again[1] > again[0] else f"{where} and {again[0]}"
+                last = again[1]
+            if last != line:
                 text = f"{text[:_MAX_FIRST]} … {source(function.file, last, slice(None))}"
             self._lines[key] = printable(f"{where} {text}")[:MAX_WORDS]
         return self._lines[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import queue
 import re
@@ -12,10 +13,11 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from llmtop.instrument.serve.stacks.since_check import MAX_LINES, Place, SinceCheck
+from llmtop.instrument.serve.stacks.since_check import MAX_LINES, Lines, Place, SinceCheck
 from llmtop.instrument.serve.stacks.stack_words import LoopCalls, StackDescriber
 
 pytestmark = pytest.mark.skipif(
@@ -212,16 +214,54 @@ while True:
     [
         ("optimizer.step", "left", False, (7, 8)),
         ("make", "left", False, (7, 8)),
-        ("make", "left", True, (4, 8)),
+        ("make", "left", True, (7, 8, 4, 4)),
         ("load", "left", False, (2, 2)),
     ],
 )
 def test_lines_between_two_calls_are_those_on_the_way(
-    start: str, end: str, is_end_included: bool, expected: tuple[int, int]
+    start: str, end: str, is_end_included: bool, expected: tuple[int, ...]
 ) -> None:
     """Lines read off the source: neither what ran before the loop nor what runs after the second call."""
-    code = compile(BETWEEN, "train.py", "exec")
-    lines = BETWEEN.splitlines()
+    found = between(BETWEEN, start, end, is_end_included)
+    assert found is not None
+    assert (found.first, found.last, *(found.again if found.again[1] else ())) == expected
+
+
+ANEW = """
+step = 0
+while True:
+    page = normalize(pages[step % 3])
+    target = full(page)
+    hidden = model(target)
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    if step == 4:
+        print("go")
+"""
+
+
+def test_lines_around_the_beginning_of_a_loop_are_two_ranges() -> None:
+    """Read off the source: 8 to 11 end an iteration and 4 to 5 begin the next; 9 and 10 only count."""
+    found = between(ANEW, "optimizer.step", "model", False, steps=200)
+    assert found is not None
+    assert (found.first, found.last, found.again) == (8, 11, (4, 5))
+    assert found.are_few
+    long = ANEW.replace("    target", "    audio = full(page)\n    image = full(page)\n    target")
+    found = between(long, "optimizer.step", "model", False, steps=200)
+    assert found is not None
+    assert not found.are_few, "six calls in six lines"
+
+
+def between(source: str, start: str, end: str, is_end_included: bool, steps: int = 0) -> Lines | None:
+    """The lines between the calls of two functions, after so many steps: Python knows then what adds numbers."""
+    code = compile(source, "train.py", "exec")
+    lines = source.splitlines()
+    names = {"optimizer": mock.Mock(), "full": str, "model": bool, "pages": ["A", "B", "C"]}
+    if steps:
+        batches = iter(range(steps))
+        with contextlib.suppress(StopIteration):
+            exec(code, {**names, "print": len, "normalize": lambda page: f"{page}{next(batches)}"})
 
     def offset(called: str) -> int:
         line = next(number for number, text in enumerate(lines, 1) if f"{called}(" in text)
@@ -231,9 +271,7 @@ def test_lines_between_two_calls_are_those_on_the_way(
             if one.opname.startswith("CALL") and one.positions is not None and one.positions.lineno == line
         )
 
-    found = SinceCheck().lines_between(code, offset(start), offset(end), is_end_included=is_end_included)
-    assert found is not None
-    assert (found.first, found.last) == expected
+    return SinceCheck().lines_between(code, offset(start), offset(end), is_end_included=is_end_included)
 
 
 def test_code_before_the_lock_was_given_up_lies_after_the_phase_before() -> None:
@@ -276,8 +314,12 @@ def test_code_before_the_lock_was_given_up_lies_after_the_phase_before() -> None
         until("wait")
         optimizer.set()
         until("get")
-        seen = describer.describe(ident, 24, None, is_given_up=True, after="optimizer")
-        other = describer.describe(ident, 24, None, is_given_up=True, after="backward")
+        seen = describer.describe(ident, 24, None, is_given_up=True, passed=("optimizer", "backward"))
+        other = describer.describe(ident, 24, None, is_given_up=True, passed=("backward",))
+        forward.put(0)
+        until("wait")
+        around = ("scheduler", "optimizer"), "forward"  # the loop is elsewhere by now
+        late = describer.describe(ident, 25, None, is_given_up=True, passed=around[0], before=around[1])
     finally:
         optimizer.set()
         forward.put(1)
@@ -288,3 +330,5 @@ def test_code_before_the_lock_was_given_up_lies_after_the_phase_before() -> None
     assert other is not None
     assert re.match(rf"test_since_check\.py:{first - 1}-{first + 1} ", seen.words), seen.words
     assert other.words == "", "a phase that was never seen"
+    assert late is not None
+    assert late.words == seen.words
