@@ -32,6 +32,7 @@ from benchmarks import training_step
 from benchmarks.training_step import Hooks, StepFunction, Training, microseconds
 from collectors.trainings.source import EVERY_MS, UNATTENDED_EVERY_MS
 from llmtop.instrument.record.recorder import get as own_recorder
+from llmtop.protocol.socket_dir import runtime_dir
 
 BLOCK_SECONDS = 0.2
 SAYING_SECONDS = 6.5
@@ -73,7 +74,7 @@ class Client:
         env = {name: value for name, value in os.environ.items() if not name.startswith("LLMTOP_")}
         env["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
         self._process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, os.environ["LLMTOP_DIR"]],
+            [sys.executable, "-c", CLIENT, str(runtime_dir())],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
