@@ -20,6 +20,7 @@ from llmtop.protocol import client, wire
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.support import nvml_stub
+from tests.support.captured_steps import whole_steps
 from tests.support.installed import needs
 from tests.support.processes import environment, wait_for
 
@@ -52,7 +53,7 @@ def at(stage: str, act: Callable[[], None]) -> Callable[[Progress], None]:
 def test_five_whole_steps_with_their_phases(training: Training, captures: Path) -> None:
     result = take.take(plan(training.wait_attached(), captures))
     assert result.trace is not None
-    assert result.report.steps.count == 5
+    assert whole_steps(result.report) == 5
     assert result.info.steps == 6, "the last of five needs one after it to end on the device"
     assert result.info.last_step - result.info.first_step == 5  # type: ignore[operator]
     names = [event.get("name") for event in json.loads(result.trace.read_bytes())["traceEvents"]]
@@ -65,7 +66,7 @@ def test_five_whole_steps_with_their_phases(training: Training, captures: Path) 
 def test_captures_follow_one_another(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     for steps in (1, 2, 3):
-        assert take.take(plan(target, captures, steps=steps)).report.steps.count == steps
+        assert whole_steps(take.take(plan(target, captures, steps=steps)).report) == steps
     training.wait_for_steps(3)
 
 
@@ -78,7 +79,7 @@ def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, ca
         take.take(plan(target, captures, steps=40), at(stage, cancelled.set), cancelled)
     assert list(captures.iterdir()) == []
     training.wait_for_steps(5)
-    assert take.take(plan(target, captures)).report.steps.count == 5
+    assert whole_steps(take.take(plan(target, captures)).report) == 5
 
 
 @pytest.mark.slow("the longest stage; each is a capture", kept=("record",))
@@ -88,7 +89,7 @@ def test_killing_llmtop_leaves_the_training_running(training: Training, captures
     kill_capture_at(stage, target, captures, "torch.profiler")
     training.wait_for_steps(10)
     result = wait_for(lambda: _try(target, captures), what="the process to be free for another capture")
-    assert result.report.steps.count == 5
+    assert whole_steps(result.report) == 5
 
 
 def _try(target: Target, captures: Path) -> take.Result | None:
@@ -151,7 +152,7 @@ def test_a_hung_training_is_told_and_can_be_captured_later(
     finally:
         os.kill(training.pid, signal.SIGCONT)
     training.wait_for_steps(5)
-    assert take.take(plan(target, captures)).report.steps.count == 5
+    assert whole_steps(take.take(plan(target, captures)).report) == 5
 
 
 @pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")

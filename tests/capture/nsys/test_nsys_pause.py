@@ -23,6 +23,7 @@ from llmtop.protocol.client import Connection
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.capture.nsys.under_nsys import abandon, odd_notes, plan, ranges, session_state
+from tests.support.captured_steps import whole_steps
 from tests.support.installed import needs
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard
@@ -48,7 +49,7 @@ def test_the_window_holds_the_steps_asked_for_and_says_what_it_cost(under_nsys: 
     result = take.take(plan(target, captures, options=PAUSE))
     assert result.trace is not None
     assert ranges(result.trace, "step") == 6, "five whole ones, and one more to have five between their beginnings"
-    assert result.report.steps.count == 5
+    assert whole_steps(result.report) == 5
     assert odd_notes(result) == []
     start, stop = result.info.paused_seconds
     assert start > 0
@@ -215,7 +216,7 @@ def test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses(
     tool, session = nsys.find_session(target.pid)
     abandon(tool, session, target, tmp_path)
     result = take.take(plan(target, captures, options=PAUSE))
-    assert result.report.steps.count == 5
+    assert whole_steps(result.report) == 5
     assert len(result.info.paused_seconds) == 2
     assert max(result.info.paused_seconds) < pause.LONGEST_SECONDS
 
