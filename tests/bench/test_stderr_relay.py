@@ -41,6 +41,13 @@ def test_the_traceback_of_the_interrupt_is_left_out_and_nothing_else(size: int) 
     assert passed_on(parts, is_interrupted=False) == text
 
 
+def test_a_traceback_may_have_an_empty_line() -> None:
+    """As Python 3.11 writes it where ctrl+c comes at the first line of a function of several lines."""
+    within = OPENS + b'  File "train.py", line 3, in __init__\n    def __init__(\n\n'
+    assert passed_on([within + ENDS + b"bye\n"], is_interrupted=True) == b"bye\n"
+    assert passed_on([within + b"ValueError: 3\n"], is_interrupted=True) == within + b"ValueError: 3\n"
+
+
 def test_what_is_cut_off_at_the_end_is_passed_on() -> None:
     assert passed_on([b"a\n" + OPENS], is_interrupted=True) == b"a\n" + OPENS
     assert passed_on([b"Trace"], is_interrupted=True) == b"Trace"

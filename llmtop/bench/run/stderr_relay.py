@@ -47,13 +47,15 @@ def _pass_chunk(data: bytes) -> bytes:
 def _without_interrupt(data: bytes) -> bytes:
     """Pass on all but a traceback that ends in KeyboardInterrupt; return what of it is to be held back.
 
-    A traceback is the line that opens it, indented lines, and one line that names the exception.
+    A traceback is the line that opens it, indented and empty lines, and one line that names the exception. Python
+    3.11 has an empty line where the mark under a line of source would be nothing but blanks.
     """
     while (start := data.find(_TRACEBACK)) >= 0:
         _pass_on(data[:start])
         data = data[start:]
         lines = data.split(b"\n")
-        end = next((at for at, line in enumerate(lines[:-1]) if at and not line.startswith((b" ", b"\t"))), None)
+        after = enumerate(lines[1:-1], 1)
+        end = next((at for at, line in after if line.strip() and not line.startswith((b" ", b"\t"))), None)
         if end is None:
             return data if len(data) < _HELD_BYTES else _pass_chunk(data)
         if lines[end].strip() != b"KeyboardInterrupt":
