@@ -29,7 +29,7 @@ class SampledMoment(NamedTuple):
     """Name of the first phase that has begun since; "" where none has."""
 
     @property
-    def after(self) -> str:
+    def phase_before(self) -> str:
         """The phase that began last before it; "" where unknown."""
         return self.passed[0] if self.passed else ""
 

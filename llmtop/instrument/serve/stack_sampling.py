@@ -170,7 +170,7 @@ class StackSampler:
             if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
                 collected = wait.after_request_ns > COLLECTION_NS and 0 < collections < self._collections
                 words = _collection_words(seen.words) if collected else seen.words
-                self._add_sample(words, between, moment.after, held_lock)
+                self._add_sample(words, between, moment.phase_before, held_lock)
         else:
             if between:
                 phase = outermost(recorder).name if tracks is None else ""

@@ -61,7 +61,7 @@ def training(*phases: tuple[str, float, float | None]) -> Recorder:
 
 def said(moment: SampledMoment) -> tuple[bool, bool, str]:
     """Return its place, without what only narrows the lines."""
-    return moment.is_outside, moment.is_present, moment.after
+    return moment.is_outside, moment.is_present, moment.phase_before
 
 
 OPTIMIZER = ("optimizer", 10.0, 20.0)

@@ -113,7 +113,7 @@ class _Named(NamedTuple):
     last: int
     """Last of several lines."""
     again: tuple[int, int] = (0, 0)
-    """As of `Lines`."""
+    """Second range of lines, the same as in `Lines`."""
 
 
 class _PhasePlace(NamedTuple):
@@ -122,7 +122,7 @@ class _PhasePlace(NamedTuple):
     first: int
     """Offset of the first instruction."""
     last: int
-    """Of the last one."""
+    """Offset of the last one."""
     has_own_code: bool
     """True if code of the script ran within that call: it may also run there before the phase begins."""
 
