@@ -8,7 +8,7 @@ difference of the lower quartiles of single steps, which other programs disturb 
 training waited for llmtop's other threads (`TakenTime`). To be run with LLMTOP_RUN_LOG=0.
 
 Prints one JSON object: the microseconds that a step takes, what llmtop adds (with 95 % interval, by processor time
-and by the clock), what a step waits, what is said, and the number of pairs of blocks.
+and by the clock), what a step waits, the estimate, and the number of pairs of blocks.
 """
 
 from __future__ import annotations

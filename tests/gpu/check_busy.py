@@ -202,7 +202,7 @@ def right_verdicts(case: Planted, truth: dict[str, Any]) -> tuple[frozenset[str]
     A host may be so slow that a plant is not what limits its steps: then launching is.
     """
     idle = 100.0 - truth["busy_pct"]
-    if case.processes > 1:  # who waits for whose turn cannot be told from outside
+    if case.processes > 1:  # neither process shows which one has the turn
         return frozenset({"launch_bound"}), True
     if not case.verdicts:
         return frozenset({"launch_bound"} if idle >= IDLE_PCT[0] else ()), idle < IDLE_PCT[1]
