@@ -109,7 +109,7 @@ def test_the_sentence_names_the_gpu_and_its_numbers() -> None:
 def test_processes_that_take_turns_are_no_stuck_kernel(
     attached: int, cause: str, severity: str, advice: str
 ) -> None:
-    """Two trainings with steps of 12 ms, in which the GPU works 0.9 ms each: an H100 had 93 % util, here it is 96."""
+    """Two trainings whose steps of 12 ms use the GPU for 0.9 ms each: an H100 had 93 % util, here it is 96."""
     shared = gpu(**SPIN | {"util_pct": 96.0, "power_watts": 143.0, "sm_active_pct": 1.3})
     processes = tuple(Process(pid=pid, gpu_uuid=shared.uuid, state="running") for pid in (601, 602))
     desktop = Process(pid=603, gpu_uuid=shared.uuid, state="running", gpu_computes=False)
