@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from sys import intern
 
 from msgspec.structs import astuple, replace
 
@@ -209,7 +210,9 @@ def _outside(message: wire.Outside) -> None:
     message.found, message.waited = _causes(message.found), _causes(message.waited)
     message.over_ns, message.samples = _bounded_count(message.over_ns), _bounded_count(message.samples)
     message.kept_after = {
-        what: phase[:MAX_WORDS] for what, phase in message.kept_after.items() if what in message.found
+        intern(what): intern(phase[:MAX_WORDS])
+        for what, phase in message.kept_after.items()
+        if what in message.found
     }
     judged = message.judged_ns
     message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
@@ -219,7 +222,8 @@ def _outside(message: wire.Outside) -> None:
 
 
 def _causes(message: dict[str, int]) -> dict[str, int]:
-    known = [(what[:MAX_WORDS], ns) for what, ns in message.items() if 0 < ns < _LARGEST_COUNT]
+    # A minute of messages is kept, and they name the same few lines: each text once.
+    known = [(intern(what[:MAX_WORDS]), ns) for what, ns in message.items() if 0 < ns < _LARGEST_COUNT]
     return dict(known[:MAX_CAUSES])
 
 

@@ -44,20 +44,33 @@ class _SampledSteps(NamedTuple):
     ran_inside_ns: int
 
 
+class _Found(NamedTuple):
+    """What of a message is kept: of eight ranks two thousand of them are."""
+
+    received_at: float
+    """Monotonic seconds."""
+    samples: int
+    found: tuple[tuple[str, int], ...]
+    """Activities outside of phases with their time in ns."""
+    kept_after: tuple[tuple[str, str, int], ...]
+    """Of these, with the phase before: those that kept Python's lock until it was requested."""
+
+
 class OutsideCauses:
     """Keeps the causes of the last messages, and for how long each was seen."""
 
     def __init__(self) -> None:
         self._sampled: deque[_SampledSteps] = deque(maxlen=MOST_MESSAGES)
-        self._messages: deque[tuple[float, wire.Outside]] = deque(maxlen=MOST_MESSAGES)
-        """When a message came, in monotonic seconds, and the message."""
-        self._open: deque[tuple[float, wire.Outside]] = deque(maxlen=MOST_MESSAGES)
+        self._messages: deque[_Found] = deque(maxlen=MOST_MESSAGES)
+        self._open: deque[_Found] = deque(maxlen=MOST_MESSAGES)
         """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
 
     def add(self, message: wire.Outside) -> None:
         """Ingest a message (after `bounds`); it counts once a step has ended."""
         now = time.monotonic()
-        self._open.append((now, message))
+        found = message.found
+        kept_after = tuple([(what, phase, found[what]) for what, phase in message.kept_after.items()])
+        self._open.append(_Found(now, message.samples, tuple(found.items()), kept_after))
         if message.sampled:
             queued = sum([one.queued_ns for one in message.sampled])
             ran = sum([one.ran_inside_ns for one in message.sampled])
@@ -76,7 +89,8 @@ class OutsideCauses:
             overhead_seconds: llmtop's own work per step, which lies between phases; None where unknown.
         """
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
-        messages = [one for one in self._sampled if one.received_at >= since]
+        _drop_before(since, self._sampled)
+        messages = self._sampled
         number = sum([len(one.steps) for one in messages])
         if number < LEAST_SAMPLED:
             return None
@@ -107,18 +121,14 @@ class OutsideCauses:
         spent: dict[str, int] = {}
         seen: dict[str, Counter[str]] = {}
         kept: dict[str, Counter[str]] = {}
-        lately: list[wire.Outside] = []
         samples = 0
-        for received_at, message in reversed(self._messages):
-            if received_at < since:
-                break
-            lately.append(message)
+        _drop_before(since, self._messages)
+        for message in self._messages:
             samples += message.samples
-        for message in reversed(lately):
-            for what, ns in message.found.items():
+            for what, ns in message.found:
                 spent[what] = spent.get(what, 0) + ns
-            for what, phase in message.kept_after.items():
-                kept.setdefault(phase, Counter())[_place(what)] += message.found[what]
+            for what, phase, ns in message.kept_after:
+                kept.setdefault(phase, Counter())[_place(what)] += ns
         for what, ns in spent.items():
             seen.setdefault(_place(what), Counter())[what] = ns
         total = sum(words.total() for words in seen.values())
@@ -134,6 +144,12 @@ class OutsideCauses:
             )
             for place in largest
         )
+
+
+def _drop_before(since: float, messages: deque[_Found] | deque[_SampledSteps]) -> None:
+    """Drop what came before an instant, in monotonic seconds: the window that is asked for only moves on."""
+    while messages and messages[0].received_at < since:
+        messages.popleft()
 
 
 def _with_unseen(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from collectors.trainings.late_steps import pop_old
 from collectors.trainings.logged_series import PendingValues
 from collectors.trainings.pending_steps import PendingSteps
 from collectors.trainings.step_figures import StepFigures, steps_left
@@ -16,8 +17,16 @@ from llmtop.protocol import wire
 from llmtop.step_history.whole_steps import DECODE, PREFILL
 
 HISTORY_STEPS = 512
-"""How many finished steps a process is asked for on connecting, and how many are kept here: a GPU time that comes
-late, or a step that comes a second time after a reconnect, is matched among them."""
+"""How many finished steps a process is asked for on connecting, and how many are known here: a step that comes a
+second time after a reconnect is matched among them."""
+
+
+class _Times(NamedTuple):
+    """When a step was, which tells whether another one with its number is the same."""
+
+    started_at: float
+    seconds: float
+    interval_seconds: float | None
 
 
 class RankStats:
@@ -40,6 +49,8 @@ class RankStats:
         self._lost_here = 0
         self._come_to = StepFigures()
         self._known: dict[int, Step] = {}
+        """The newest by index, for their GPU times."""
+        self._older: dict[int, _Times] = {}
         self._new = PendingSteps()
         self._updates = PendingSteps()
 
@@ -97,7 +108,7 @@ class RankStats:
         return self._come_to.rank_fields(running=running, left=steps_left(self.hello.total_steps, last))
 
     def _is_known(self, step: Step) -> bool:
-        known = self._known.get(step.index)
+        known = self._known.get(step.index) or self._older.get(step.index)
         if known is None or known.started_at == step.started_at:
             return known is not None
         # The wall clock was set; all times sent from then on are by the new one. Durations are by the monotonic
@@ -107,13 +118,17 @@ class RankStats:
 
     def _step(self, done: wire.StepDone, *, warmup: bool) -> Step:
         kind: StepKind = "request" if self.hello.kind == "request" else "step"
+        last = self.last
+        # Most steps have as many as the one before: of those that are kept, it is kept once.
+        same_work = last is not None and (last.tokens, last.samples) == (done.tokens, done.samples)
+        work = last if last is not None and same_work else done
         return Step(
             index=done.index,
             started_at=done.started_unix_ns / 1e9,
             seconds=done.host_ns / 1e9,
             interval_seconds=None if done.interval_ns is None else done.interval_ns / 1e9,
-            tokens=done.tokens,
-            samples=done.samples,
+            tokens=work.tokens,
+            samples=work.samples,
             phases=tuple(
                 Phase(name=intern(phase.name), host_seconds=phase.host_ns / 1e9) for phase in done.phases
             ),
@@ -124,9 +139,12 @@ class RankStats:
 
     def _add(self, step: Step) -> None:
         self.last = step
+        self._known.pop(step.index, None)
         self._known[step.index] = step
-        if len(self._known) > HISTORY_STEPS:
-            del self._known[next(iter(self._known))]
+        for old in pop_old(self._known, step, lambda known: known):
+            self._older[old.index] = _Times(old.started_at, old.seconds, old.interval_seconds)
+        while len(self._known) + len(self._older) > HISTORY_STEPS:
+            del self._older[next(iter(self._older))]
         self._come_to.add(step)
         self._lost_here += self._new.add(step)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from collectors.trainings.late_steps import pop_old
 from llmtop.model.gpu_busy import WINDOW_SECONDS
 from llmtop.model.snapshot import Phase, Step
 
@@ -219,9 +220,9 @@ class StepWindow:
         self._came.append(counted.length)
         self.sums.count(counted)
         self._seconds += seconds
+        self._place.pop(counted.step.index, None)
         self._place[counted.step.index] = block, counted.step
-        if len(self._place) > _LATE_STEPS:
-            del self._place[next(iter(self._place))]
+        pop_old(self._place, counted.step, lambda place: place[1])
         oldest = self._blocks[0]
         while self._seconds - oldest.seconds >= RECENT_SECONDS and len(self) - len(oldest.lengths) >= LEAST_STEPS:
             self._drop()
@@ -330,8 +331,6 @@ class StepWindow:
 
 _FEW = 32
 """Number of lengths that are inserted one by one; of more, all are sorted."""
-_LATE_STEPS = 512
-"""How many steps back a GPU time may come."""
 
 
 def _finite(values: Iterable[float | None]) -> Iterable[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from array import array
 from collections.abc import Sequence
 from operator import itemgetter
 from statistics import median
@@ -51,22 +51,32 @@ class Block(NamedTuple):
 
 
 class PastValues:
-    """Past values of a test with their times, in blocks."""
+    """Past values of a test with their times, in blocks.
+
+    A rank has fifty of these, most of them short: a deque would take 600 bytes while it has one value.
+    """
+
+    __slots__ = ("_times", "_values")
 
     def __init__(self) -> None:
-        self._values: deque[tuple[int, float]] = deque(maxlen=MAX_PAST_VALUES)
+        self._times = array("q")
+        self._values = array("d")
 
     def add(self, now: int, shift: float) -> None:
-        self._values.append((now, abs(shift)))
+        self._times.append(now)
+        self._values.append(abs(shift))
+        if len(self._times) > MAX_PAST_VALUES:
+            del self._times[0], self._values[0]
 
     def remove_since(self, since: int) -> None:
         """Remove the blocks from there on, which belong to a change."""
-        while self._values and self._values[-1][0] > since:
+        while self._times and self._times[-1] > since:
+            self._times.pop()
             self._values.pop()
 
     def usual(self, until: int) -> tuple[int, float]:
         """Return how many there were until then, and what none of them exceeds, nor would by their spread."""
-        ordered = sorted([value for at, value in self._values if at <= until])
+        ordered = sorted([value for at, value in zip(self._times, self._values, strict=True) if at <= until])
         if not ordered:
             return 0, 0.0
         return len(ordered), max(SPREAD * 1.4826 * median(ordered), WORST_MARGIN * ordered[-1])

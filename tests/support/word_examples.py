@@ -218,7 +218,7 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/nsys_cli", r"name|option", "cudnnn"),
     ("llmtop/nsys_cli/export.py", r"report", "run/rank5.nsys-rep"),
     ("llmtop/capture/perf", r"find_perf\(\).*", "/usr/bin/perf"),
-    ("llmtop/capture/py_spy", r"outside\.find_py_spy\(\)", "/usr/bin/py-spy"),
+    ("llmtop/capture/py_spy", r"program\.find_py_spy\(\)", "/usr/bin/py-spy"),
     ("llmtop/capture/perf", r"stated\[0\].*|stated", "Permission denied"),
     ("llmtop/capture/perf", r"self\._(counts|data)", "llmtop-captures/7-perf/perf.data"),
     ("llmtop/capture/perf", r"command\[0\]|command", "/usr/bin/perf"),

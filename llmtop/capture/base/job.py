@@ -56,6 +56,11 @@ class Target:
         """The command line of the process; None when it cannot be read."""
         return self.hello.command if self.hello and self.hello.command else procfs.command(self.pid)
 
+    @property
+    def can_sample_itself(self) -> bool:
+        """Return True if the process can sample its stacks itself."""
+        return self.socket is not None and self.hello is not None and self.hello.stacks
+
 
 @dataclass(frozen=True)
 class Plan:

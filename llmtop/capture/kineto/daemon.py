@@ -31,7 +31,6 @@ from llmtop.protocol import socket_dir, wire
 from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
 
-DIRECTORY_VARIABLE = variable_names.KINETO_SOCKET_DIR
 SERVICE = "dynolog"
 """The name that Kineto asks for."""
 CONFIG = "kineto.conf"
@@ -39,10 +38,6 @@ REQUESTED_PREFIX = "told-"
 """Name of a file with the pid of a process that was configured to trace; ending.py searches for its own."""
 MAX_DIRECTORY = 54
 """Kineto adds "/dynoconfigclient" and a UUID, and a socket's path has 107 characters."""
-POLL_SECONDS = 1
-"""How often a training asks; its own default is five."""
-FRESH_SECONDS = 5.0
-"""A process that has not polled for this time is gone, or too busy to be configured."""
 ACTIVITIES = 2
 """Bit of a poll's kind: no trace runs here, one may begin."""
 
@@ -73,7 +68,7 @@ def environment(directory: Path) -> dict[str, str]:
     """Environment that a training needs to register there."""
     return {
         variable_names.KINETO_DAEMON: "1",
-        DIRECTORY_VARIABLE: str(directory),
+        variable_names.KINETO_SOCKET_DIR: str(directory),
         variable_names.KINETO_CONFIG: str(directory / CONFIG),
         # if the host dies before the training, Kineto would print an error every ten seconds
         "KINETO_LOG_LEVEL": "99",
@@ -95,7 +90,7 @@ def bind() -> tuple[Path, socket.socket, socket.socket]:
         service.bind(str(directory / SERVICE))
         control.bind(str(directory / messages.CONTROL))
         control.listen(_MAX_CALLERS)
-        (directory / CONFIG).write_text(f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={POLL_SECONDS}\n")
+        (directory / CONFIG).write_text(f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={messages.POLL_SECONDS}\n")
     except OSError as error:
         service.close()
         control.close()
@@ -180,7 +175,7 @@ class FabricHost:
 
     def has_recent_pollers(self) -> bool:
         """Return True if any process still asks: trainings may outlive the one that started them."""
-        fresh = time.monotonic() - FRESH_SECONDS
+        fresh = time.monotonic() - messages.FRESH_SECONDS
         return any(known.asked_at > fresh and procfs.is_alive(pid) for pid, known in self._known.items())
 
     def _answer(self) -> None:

@@ -17,7 +17,6 @@ from llmtop.capture.base import traces
 from llmtop.capture.base.engine import PERFETTO, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
 from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, WRITE_SECONDS, recording_seconds
-from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
 from llmtop.errors import NotPossibleHere, UnusableInput
@@ -130,7 +129,7 @@ def directory_of(pid: int) -> Path | None:
         NotPossibleHere: it is gone, or belongs to another user.
     """
     environ = procfs.environ(pid)
-    text = environ.get(kineto.DIRECTORY_VARIABLE)
+    text = environ.get(variable_names.KINETO_SOCKET_DIR)
     return Path(text) if text and environ.get(variable_names.KINETO_DAEMON) else None
 
 
@@ -155,7 +154,7 @@ def training_pids(directory: Path) -> list[int]:
     Raises:
         NotPossibleHere: no host is there.
     """
-    asking = [poller.pid for poller in list_pollers(directory) if poller.seconds_ago < kineto.FRESH_SECONDS]
+    asking = [poller.pid for poller in list_pollers(directory) if poller.seconds_ago < messages.FRESH_SECONDS]
     on_gpu = [pid for pid in asking if procfs.uses_gpu(pid)]
     return sorted(pid for pid in on_gpu or asking if not _is_helper_process(pid, set(asking)))
 
@@ -260,7 +259,7 @@ class KinetoEngine(Engine):
             waits += (
                 _send_request(job, target) for target in job.plan.targets
             )  # those before a refusal are kept, to close
-            job.stage("start", f"the process asks every {kineto.POLL_SECONDS} s whether to record")
+            job.stage("start", f"the process asks every {messages.POLL_SECONDS} s whether to record")
             for wait in waits:
                 _await_sent(job, wait)
             begun = time.time_ns()
@@ -302,7 +301,7 @@ def _await_sent(job: CaptureJob, wait: _PendingTrace) -> None:
             wait.own_pid, wait.sent_at = answer.own_pid, time.monotonic()
         job.raise_if_cancelled()
         _raise_if_gone(wait)
-        if time.monotonic() - wait.since > 3 * kineto.FRESH_SECONDS:
+        if time.monotonic() - wait.since > 3 * messages.FRESH_SECONDS:
             raise NotPossibleHere(_unsent_text(wait.target))
 
 
@@ -315,7 +314,7 @@ def _unsent_text(target: Target) -> str:
             "is not a PyTorch process"
         )
     silent = known[0].seconds_ago
-    if silent > kineto.FRESH_SECONDS:
+    if silent > messages.FRESH_SECONDS:
         return (
             f"{name} has not asked for captures for {silent:.0f} s: it is stopped or hangs; "
             "look at its stacks (key s)"

@@ -13,6 +13,10 @@ from llmtop.protocol import wire
 
 CONTROL = "control"
 """The host's socket for monitors, in its directory."""
+POLL_SECONDS = 1
+"""How often a training asks its host; its own default is five."""
+FRESH_SECONDS = 5.0
+"""A process that has not polled for this time is gone, or too busy to be configured."""
 MAX_MESSAGE = 4096
 """Bytes of the longest message that a host takes: a path, and some numbers."""
 

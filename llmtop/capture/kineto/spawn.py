@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from llmtop.capture.kineto import daemon as kineto
+from llmtop.capture.kineto import messages
 from llmtop.capture.kineto.daemon import FabricHost
 from llmtop.errors import NotPossibleHere
 from llmtop.naming import variable_names
@@ -89,7 +90,7 @@ def main(arguments: list[str]) -> None:
     end = _pidfd(int(watched))
     try:
         while end is not None:
-            host.serve_once(kineto.POLL_SECONDS)
+            host.serve_once(messages.POLL_SECONDS)
             if select.select([end], [], [], 0)[0] and not host.has_recent_pollers():
                 break
     finally:

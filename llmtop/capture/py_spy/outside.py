@@ -1,13 +1,11 @@
-"""py-spy as a program: its path, one sample, and a recording of a process with its children."""
+"""py-spy at work: one sample, and a recording of a process with its children."""
 
 from __future__ import annotations
 
 import math
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +15,7 @@ from typing import Literal
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.base.parent_death import signal_on_thread_death
 from llmtop.capture.base.wait_for_window import recording_seconds
-from llmtop.capture.py_spy import ptrace_permission, stacks
+from llmtop.capture.py_spy import program, ptrace_permission, stacks
 from llmtop.capture.py_spy.cpu_times import descendant_pids
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
@@ -25,9 +23,6 @@ from llmtop.stacks.samples import Stack, read_folded
 from llmtop.system import procfs
 
 RATE_HZ = 100
-NATIVE_RATE_HZ = 5
-"""Samples per second. At each of them the process is stopped, for tens of milliseconds on a busy machine
-(docs/measurements.md)."""
 START_SECONDS = 20.0
 WRITE_SECONDS = 20.0
 DUMP_SECONDS = 5.0
@@ -40,28 +35,13 @@ _UNKNOWN_VERSION = "unsupported version of python"
 _MOST_WORKERS, _AT_ONCE = 64, 8
 
 
-def find_py_spy() -> Path:
-    """py-spy's program: beside this Python, else on PATH.
-
-    Raises:
-        NotPossibleHere: it is not there.
-    """
-    beside = Path(sys.executable).with_name("py-spy")
-    if beside.is_file():
-        return beside
-    on_path = shutil.which("py-spy")
-    if on_path is None:
-        raise NotPossibleHere("py-spy is not installed: pip install py-spy")
-    return Path(on_path)
-
-
 def check_access(pid: int) -> None:
     """See whether py-spy may read a process.
 
     Raises:
         NotPossibleHere: it may not; the sentence names the command that would change it.
     """
-    find_py_spy()
+    program.find_py_spy()
     refused = ptrace_permission.refusal(pid)
     if refused is not None:
         raise NotPossibleHere(f"{refused.reason}; to change that: {refused.command}")
@@ -97,7 +77,16 @@ def record_command(
     Raises:
         NotPossibleHere: py-spy is not there.
     """
-    command = [str(find_py_spy()), "record", "--pid", str(pid), "--duration", str(seconds), "--rate", str(rate_hz)]
+    command = [
+        str(program.find_py_spy()),
+        "record",
+        "--pid",
+        str(pid),
+        "--duration",
+        str(seconds),
+        "--rate",
+        str(rate_hz),
+    ]
     command += ["--format", "raw", "--threads", "--idle", "--subprocesses", "--full-filenames"]
     return [*command, "--native" if native else "--nonblocking", "--output", str(output)]
 
@@ -112,7 +101,15 @@ def _dump_worker(pid: int) -> tuple[stacks.ThreadStack, ...]:
 def _run_dump(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:
     check_access(pid)
     last = ""
-    command = [str(find_py_spy()), "dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(pid)]
+    command = [
+        str(program.find_py_spy()),
+        "dump",
+        "--json",
+        "--nonblocking",
+        "--full-filenames",
+        "--pid",
+        str(pid),
+    ]
     for _ in range(_DUMP_TRIES):
         try:
             done = subprocess.run(
@@ -158,7 +155,7 @@ class PySpyRecording:
         self.target = target
         self.notes: list[str] = []
         self._native = "native" in job.plan.options
-        self.rate_hz: float = NATIVE_RATE_HZ if self._native else RATE_HZ
+        self.rate_hz: float = program.NATIVE_RATE_HZ if self._native else RATE_HZ
         self._raw = job.folder / f"{target.file_stem}.py-spy"
         self._log_fd = os.memfd_create("llmtop-py-spy")
         # Bounded, so that a py-spy whose monitor was killed ends as well.

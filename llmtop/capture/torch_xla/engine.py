@@ -13,7 +13,6 @@ from llmtop.capture.base.engine import Check, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
 from llmtop.capture.base.wait_for_window import recording_seconds
 from llmtop.capture.torch_xla import ports
-from llmtop.capture.torch_xla.client import ProfilerClient
 from llmtop.errors import NotPossibleHere
 from llmtop.format import duration
 from llmtop.trace.xla import viewer as xla_viewer
@@ -61,6 +60,8 @@ class TorchXlaEngine(Engine):
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
+        from llmtop.capture.torch_xla.client import ProfilerClient  # a monitor loads this module, too
+
         job.stage("prepare", "torch_xla's own client is loaded")
         clients: list[ProfilerClient] = []
         recorded = Recorded(tool={"client": "torch_xla.debug.profiler.trace"})

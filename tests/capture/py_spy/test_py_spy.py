@@ -23,6 +23,7 @@ from llmtop.capture.base.job import Cancelled, CaptureJob, Plan, Progress, Targe
 from llmtop.capture.base.step_listener import StepListener
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy import outside, ptrace_permission, stacks
+from llmtop.capture.py_spy import program as py_spy_program
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.stacks.model import StackNode
 from llmtop.system import procfs
@@ -108,7 +109,7 @@ def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\necho 'Error: Unsupported version of Python: 3.14.0' >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(outside, "find_py_spy", lambda: program)
+    monkeypatch.setattr(py_spy_program, "find_py_spy", lambda: program)
     return program
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture.py_spy import outside
+from llmtop.capture.py_spy import program as py_spy_program
 from tests.capture.conftest import Start, start
 from tests.tui.screens.test_capture_screens import beside, running, shows
 
@@ -19,7 +19,7 @@ async def test_where_py_spy_refuses_the_training_tells_its_stacks_itself(
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\necho 'Error: Unsupported version of Python: 3.14.0' >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(outside, "find_py_spy", lambda: program)
+    monkeypatch.setattr(py_spy_program, "find_py_spy", lambda: program)
     training = start()
     training.wait_attached()
     async with running(beside(training)) as (app, pilot):
