@@ -209,11 +209,9 @@ def _outside(message: wire.Outside) -> None:
     """Cut it down to sensible lengths; times that cannot be are left out."""
     message.found, message.waited = _causes(message.found), _causes(message.waited)
     message.over_ns, message.samples = _bounded_count(message.over_ns), _bounded_count(message.samples)
-    message.kept_after = {
-        intern(what): intern(phase[:MAX_WORDS])
-        for what, phase in message.kept_after.items()
-        if what in message.found
-    }
+    message.kept_after = _phases_before(message.kept_after, message.found)
+    message.placed_after = _phases_before(message.placed_after, message.found)
+    message.early = _causes(message.early)
     judged = message.judged_ns
     message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
     message.sampled = [
@@ -225,6 +223,10 @@ def _causes(message: dict[str, int]) -> dict[str, int]:
     # A minute of messages is kept, and they name the same few lines: each text once.
     known = [(intern(what[:MAX_WORDS]), ns) for what, ns in message.items() if 0 < ns < _LARGEST_COUNT]
     return dict(known[:MAX_CAUSES])
+
+
+def _phases_before(after: dict[str, str], found: dict[str, int]) -> dict[str, str]:
+    return {intern(what): intern(phase[:MAX_WORDS]) for what, phase in after.items() if what in found}
 
 
 def bounded_hello(message: wire.Hello) -> wire.Hello:

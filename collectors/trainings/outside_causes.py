@@ -54,6 +54,10 @@ class _Found(NamedTuple):
     """Activities outside of phases with their time in ns."""
     kept_after: tuple[tuple[str, str, int], ...]
     """Of these, with the phase before: those that kept Python's lock until it was requested."""
+    placed_after: tuple[tuple[str, str, int], ...]
+    """Likewise: those that had given it up since."""
+    early: tuple[tuple[str, int], ...]
+    """By phase before: time of activities without a line, from before the loop was known."""
 
 
 class OutsideCauses:
@@ -70,7 +74,9 @@ class OutsideCauses:
         now = time.monotonic()
         found = message.found
         kept_after = tuple([(what, phase, found[what]) for what, phase in message.kept_after.items()])
-        self._open.append(_Found(now, message.samples, tuple(found.items()), kept_after))
+        placed_after = tuple([(what, phase, found[what]) for what, phase in message.placed_after.items()])
+        early = tuple(message.early.items())
+        self._open.append(_Found(now, message.samples, tuple(found.items()), kept_after, placed_after, early))
         if message.sampled:
             queued = sum([one.queued_ns for one in message.sampled])
             ran = sum([one.ran_inside_ns for one in message.sampled])
@@ -121,6 +127,8 @@ class OutsideCauses:
         spent: dict[str, int] = {}
         seen: dict[str, Counter[str]] = {}
         kept: dict[str, Counter[str]] = {}
+        placed: dict[str, Counter[str]] = {}
+        early: Counter[str] = Counter()
         samples = 0
         _drop_before(since, self._messages)
         for message in self._messages:
@@ -129,12 +137,18 @@ class OutsideCauses:
                 spent[what] = spent.get(what, 0) + ns
             for what, phase, ns in message.kept_after:
                 kept.setdefault(phase, Counter())[_place(what)] += ns
+            for what, phase, ns in message.placed_after:
+                placed.setdefault(phase, Counter())[_place(what)] += ns
+            for phase, ns in message.early:
+                early[phase] += ns
         for what, ns in spent.items():
             seen.setdefault(_place(what), Counter())[what] = ns
         total = sum(words.total() for words in seen.values())
         least_ns = LEAST_KEPT * total / samples if samples else math.inf
         tail_ns = SWITCH_SECONDS * total / outside_seconds
-        times = _with_unseen({place: words.total() for place, words in seen.items()}, kept, least_ns, tail_ns)
+        times: dict[str, float] = {place: words.total() for place, words in seen.items()}
+        _place_early(times, placed, early, least_ns)
+        times = _with_unseen(times, kept, least_ns, tail_ns)
         largest = sorted(filter(None, times), key=lambda place: -times[place])[:MOST_CAUSES]
         return tuple(
             Cause(
@@ -152,8 +166,29 @@ def _drop_before(since: float, messages: deque[_Found] | deque[_SampledSteps]) -
         messages.popleft()
 
 
+def _place_early(
+    times: dict[str, float], placed: dict[str, Counter[str]], early: Counter[str], least_ns: float
+) -> None:
+    """Give time from before the loop was known to the places at which later samples after the same phase were.
+
+    Args:
+        times: time of each place, in ns; is changed.
+        placed: by phase, for how long each place was seen after it, in ns.
+        early: by phase, the time without a line from before that.
+        least_ns: below which the places after a phase are too seldom seen.
+    """
+    for phase, ns in early.items():
+        places, unseen = placed.get(phase), f"{CODE_AFTER}{phase}"
+        if places is None or places.total() < least_ns or unseen not in times:
+            continue
+        moved = min(times[unseen], ns)
+        times[unseen] -= moved
+        for place, part in places.items():
+            times[place] += moved * part / places.total()
+
+
 def _with_unseen(
-    spent: dict[str, int], kept: dict[str, Counter[str]], least_ns: float, tail_ns: float
+    spent: dict[str, float], kept: dict[str, Counter[str]], least_ns: float, tail_ns: float
 ) -> dict[str, float]:
     """Return the time of each place with its part of the time of code whose line was not seen.
 

@@ -295,6 +295,10 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     the time without a known activity."""
     samples: int = 0  # in `found`; 0 where not counted
     kept_after: dict[str, str] = {}  # phase before those in `found` that kept Python's lock until it was requested
+    placed_after: dict[str, str] = {}
+    """Phase before those in `found` that had given the lock up since, and whose lines are known all the same."""
+    early: dict[str, int] = {}
+    """By phase before: how much of the time in `found` without a line is from before the loop was known, in ns."""
     judged_ns: int | None = None
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}  # where it did, in words, and for how much of that

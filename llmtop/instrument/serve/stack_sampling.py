@@ -90,6 +90,10 @@ class StackSampler:
         """Number of samples in `_found`."""
         self._kept_after: dict[str, str] = {}
         """Phase before each of those for which the lock was kept until it was requested."""
+        self._placed_after: dict[str, str] = {}
+        """Phase before each of those whose lines are known by what had passed."""
+        self._early: dict[str, int] = {}
+        """Time by the phase before, in ns, of the samples without a line from before the loop was known."""
         self._found_since = 0
         self._waited: dict[str, int] = {}
         self._judged = 0
@@ -153,12 +157,13 @@ class StackSampler:
         if may_wait or (between and in_no_phase):
             wait = self.lock_wait
             held_lock = wait.held if moment.is_present else None
+            is_given_up = wait.is_given_up or not moment.is_present
             seen = self._describer.describe(
                 thread,
                 recorder.ring.count,
                 held_lock,
                 wait.after_request_ns,
-                is_given_up=wait.is_given_up or not moment.is_present,
+                is_given_up=is_given_up,
                 passed=moment.passed,
                 before=moment.before,
             )
@@ -170,7 +175,7 @@ class StackSampler:
             if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
                 collected = wait.after_request_ns > COLLECTION_NS and 0 < collections < self._collections
                 words = _collection_words(seen.words) if collected else seen.words
-                self._add_sample(words, between, moment.phase_before, held_lock)
+                self._add_sample(words, between, moment.phase_before, held_lock, is_given_up=is_given_up)
         else:
             if between:
                 phase = outermost(recorder).name if tracks is None else ""
@@ -194,7 +199,9 @@ class StackSampler:
         if words:
             _add(self._waited, words, between)
 
-    def _add_sample(self, words: str, between: int, after: str, held_lock: bool | None) -> None:
+    def _add_sample(
+        self, words: str, between: int, after: str, held_lock: bool | None, *, is_given_up: bool
+    ) -> None:
         """Count a sample of no phase.
 
         Args:
@@ -202,16 +209,22 @@ class StackSampler:
             between: time that it stands for, in ns.
             after: name of the phase before; "" where unknown.
             held_lock: as of `StackDescriber.describe`.
+            is_given_up: likewise.
         """
         if after and words and held_lock:
             self._kept_after[words] = after
+        elif after and words and is_given_up:
+            self._placed_after[words] = after
         elif after and not words and self.lock_wait.latest_ns is not None:
             words = f"{CODE_AFTER}{after}"
+            if not self._describer.knows_loop:
+                self._early[after] = self._early.get(after, 0) + between
         self._samples += 1
         _add(self._found, words, between)
 
     def _forget_found(self) -> None:
         self._found, self._kept_after, self._samples = {}, {}, 0
+        self._placed_after, self._early = {}, {}
 
     def _forget_waits(self) -> None:
         self._waited = {}
@@ -247,6 +260,8 @@ class StackSampler:
                 found=self._found,
                 samples=self._samples,
                 kept_after={words: phase for words, phase in self._kept_after.items() if words in self._found},
+                placed_after={words: phase for words, phase in self._placed_after.items() if words in self._found},
+                early=self._early,
                 judged_ns=min(self._judged, 60 * TELL_NS) or None,
                 waited=self._waited,
                 sampled=sampled,

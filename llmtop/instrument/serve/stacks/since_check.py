@@ -12,7 +12,7 @@ from __future__ import annotations
 import dis
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Final, NamedTuple
 
@@ -121,7 +121,9 @@ class SinceCheck:
             return None if found is None else Lines(depth, *found)
         return None
 
-    def lines_between(self, code: CodeType, start: int, end: int, *, is_end_included: bool) -> Lines | None:
+    def lines_between(
+        self, code: CodeType, start: int, end: int, *, is_end_included: bool, releases: Iterable[int] = ()
+    ) -> Lines | None:
         """Return the lines that may run between two instructions of one function; None where they are not known.
 
         Args:
@@ -129,13 +131,16 @@ class SinceCheck:
             start: offset of an instruction after which they run.
             end: offset of one before which they run.
             is_end_included: whether that instruction may have run too.
+            releases: offsets of calls that give up Python's lock. What a sampler waited for came after the last of
+                them, or was the rest of that call: it would have got the lock there.
         """
         flow = self._flow(code) if _IS_KNOWN_PYTHON else None
         first, last = (None, None) if flow is None else (flow.index(start), flow.index(end))
         if flow is None or first is None or last is None or first == last:
             return None
         flow.learn(code)
-        return flow.lines_between(first, last, is_end_included)
+        given_up = [at for one in releases if (at := flow.index(one)) is not None]
+        return flow.lines_between(first, last, is_end_included, given_up)
 
     def _flow(self, code: CodeType) -> _Flow | None:
         known = self._flows.get(code)
@@ -233,22 +238,31 @@ class _Flow:
                 ]
         return self._range(passed if is_short else likely or passed)
 
-    def lines_between(self, start: int, end: int, is_end_included: bool) -> Lines | None:
+    def lines_between(
+        self, start: int, end: int, is_end_included: bool, releases: Sequence[int] = ()
+    ) -> Lines | None:
         """Return the lines that may run between two instructions, in two ranges where a loop begins anew.
 
         Args:
             start: index of an instruction that had ended.
             end: index of the one that runs now.
             is_end_included: whether that one is a suspect too.
+            releases: indices of the calls that give up the lock.
         """
-        passed = self._reachable(start, end, self._after) & self._reachable(end, start, self._before)
+        passed = self._between(start, end)
+        shorter = [(self._between(one, end), one) for one in releases if one in passed]
+        shorter = [(rest, one) for rest, one in shorter if self._is_on_each_way(one, start, end)]
+        also: set[int] = set()
+        if shorter:
+            passed, start = min(shorter, key=lambda one: len(one[0]))
+            also = {start}
         if any(_NO_CHECK_BEFORE.fullmatch(self.name(one)) for one in passed):
             return None
         # What drops the result of the call that has ended is no code after it.
         dropped = {start + 1} if self.name(start + 1) == "POP_TOP" else set()
         likely = {one for one in passed - dropped if self._takes_time(one)}
-        likely |= {end} if is_end_included else set()
-        below = {one for one in likely if one > start} if end < start else likely
+        likely |= also | ({end} if is_end_included else set())
+        below = {one for one in likely if one >= start} if end < start else likely
         ranges = [found for part in (below, likely - below) if (found := self._range(part)) is not None]
         if not ranges:
             return None
@@ -256,6 +270,22 @@ class _Flow:
         again = ranges[1][:2] if len(ranges) > 1 else (0, 0)
         lines = {self._lines[self._offsets[one] // 2] for one in likely} - {0}
         return Lines(0, first, last, instruction if len(ranges) == 1 else -1, again, len(lines))
+
+    def _between(self, start: int, end: int) -> set[int]:
+        """Return the instructions on ways from one to another, without both."""
+        return self._reachable(start, end, self._after) & self._reachable(end, start, self._before)
+
+    def _is_on_each_way(self, one: int, start: int, end: int) -> bool:
+        """Return True if no way leads from an instruction to another without this one."""
+        seen, rest = {one, start}, [start]
+        while rest:
+            for following in self._after[rest.pop()]:
+                if following == end:
+                    return False
+                if following not in seen and following in self._usual:
+                    seen.add(following)
+                    rest.append(following)
+        return True
 
     def _reachable(self, start: int, stop: int, edges: list[list[int]]) -> set[int]:
         """Return the instructions on ways from one to another, without both, where nothing is raised."""

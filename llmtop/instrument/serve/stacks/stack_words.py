@@ -29,6 +29,7 @@ _LOOP_SAMPLES: Final = 16
 _LOOP_STEPS: Final = 3
 """Samples, and steps, until the calls that all samples have are the ones in which the loop runs."""
 _MOST_PHASES: Final = 32
+_MOST_RELEASES: Final = 64
 _MAX_LINES: Final = 256
 """Lines of source that are remembered."""
 SHORT_NS: Final = 1_000_000
@@ -149,6 +150,8 @@ class StackDescriber:
         self._phases_of: CodeType | None = None
         """The function that runs the loop."""
         self._phase_places: dict[str, _PhasePlace] = {}
+        self._releases: set[int] = set()
+        """Offsets of the calls of the loop itself, in C, at which the lock was found given up."""
 
     def forget(self) -> None:
         """Drop all stored data."""
@@ -194,6 +197,11 @@ class StackDescriber:
             frames.clear()
             del frame
         return StackDescription(self._place_text(named) if isinstance(named, _Named) else named, waits_for)
+
+    @property
+    def knows_loop(self) -> bool:
+        """Return True if it is known which calls hold the loop: before, a moment that has passed has no words."""
+        return self._loop.count() > 0
 
     def note_calls(self, thread: int, step: int, phase: str = "") -> None:
         """Record the calls that are on a thread's stack now: those found in every step are the loop itself.
@@ -263,7 +271,8 @@ class StackDescriber:
             return "", waits_for
         at = lines.depth + named
         if 0 < number <= len(frames):
-            self._note_lock(frames[-number], lines if at == len(frames) - number else None, held_lock)
+            own = lines if at == len(frames) - number else None
+            self._note_lock(frames[-number], own, held_lock, number == len(frames))
         is_range = bool(held_lock) and named == 0
         if is_range and not lines.are_few:
             # The line that called this function, but none that has called the loop: that one holds every step.
@@ -277,17 +286,20 @@ class StackDescriber:
             place = place._replace(instruction=lines.instruction, line=lines.first, last=lines.last)
         return place if place.line else "", waits_for
 
-    def _note_lock(self, loop: FrameType, lines: Lines | None, held_lock: bool) -> None:
-        """Count a sample for `LockStretches`.
+    def _note_lock(self, loop: FrameType, lines: Lines | None, held_lock: bool, is_innermost: bool) -> None:
+        """Count a sample for `LockStretches`, and remember a call that gives the lock up.
 
         Args:
             loop: the frame that runs the loop.
             lines: what it ran itself; None where a function that it called ran.
             held_lock: as of `describe`.
+            is_innermost: whether it has called no function of Python.
         """
         line = loop.f_lineno or 0
         if not held_lock:
             self._stretches.add_free(loop.f_code, line)
+            if is_innermost and loop.f_code is self._phases_of and len(self._releases) < _MOST_RELEASES:
+                self._releases.add(loop.f_lasti)
         elif lines is None:
             self._stretches.add_kept(loop.f_code, line, line)
         elif lines.are_few:
@@ -298,6 +310,7 @@ class StackDescriber:
         if loop.f_code is not self._phases_of:
             self._phases_of = loop.f_code
             self._phase_places.clear()
+            self._releases.clear()
         if not phase or (phase not in self._phase_places and len(self._phase_places) >= _MOST_PHASES):
             return
         at = loop.f_lasti
@@ -330,7 +343,9 @@ class StackDescriber:
             end, is_end_included = following.first, following.has_own_code
         else:
             end, is_end_included = loop.f_lasti, not inner or self._has_own_code(inner)
-        found = self._since_check.lines_between(code, start, end, is_end_included=is_end_included)
+        found = self._since_check.lines_between(
+            code, start, end, is_end_included=is_end_included, releases=self._releases
+        )
         function = self._functions.get(code) or self._add_function(loop)
         if found is None or not found.are_few or not function.is_named:
             return None
