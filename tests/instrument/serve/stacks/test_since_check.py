@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -253,7 +254,50 @@ def test_lines_around_the_beginning_of_a_loop_are_two_ranges() -> None:
     assert not found.are_few, "six calls in six lines"
 
 
-def between(source: str, start: str, end: str, is_end_included: bool, steps: int = 0) -> Lines | None:
+GIVEN_UP = """
+while True:
+    optimizer.step()
+    scaler.update()
+    noise = randn(64)
+    if noise:
+        extra = randn(8)
+    rows = sort(table)
+    batch = stack(rows)
+    out = model(batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("releases", "expected"),
+    [
+        ((), (4, 9)),
+        (("noise = randn",), (5, 9)),
+        (("noise = randn", "stack"), (9, 9)),
+        (("extra = randn",), (4, 9)),
+        (("optimizer.step", "model"), (4, 9)),
+    ],
+)
+def test_a_call_that_gives_up_the_lock_ends_what_came_before(
+    releases: tuple[str, ...], expected: tuple[int, int]
+) -> None:
+    """A sampler that waited would have got the lock there; of a call in a branch that is not certain."""
+    found = between(GIVEN_UP, "optimizer.step", "model", False, releases=releases)
+    assert found is not None
+    assert (found.first, found.last) == expected
+
+
+def test_a_call_that_gives_up_the_lock_counts_where_the_loop_begins_anew() -> None:
+    at_end = between(ANEW, "optimizer.step", "model", False, steps=200, releases=("optimizer.zero_grad",))
+    at_begin = between(ANEW, "optimizer.step", "model", False, steps=200, releases=("= normalize",))
+    assert at_end is not None
+    assert at_begin is not None
+    assert (at_end.first, at_end.last, at_end.again) == (8, 11, (4, 5))
+    assert (at_begin.first, at_begin.last, at_begin.again) == (4, 5, (0, 0))
+
+
+def between(
+    source: str, start: str, end: str, is_end_included: bool, steps: int = 0, releases: Sequence[str] = ()
+) -> Lines | None:
     """The lines between the calls of two functions, after so many steps: Python knows then what adds numbers."""
     code = compile(source, "train.py", "exec")
     lines = source.splitlines()
@@ -271,7 +315,13 @@ def between(source: str, start: str, end: str, is_end_included: bool, steps: int
             if one.opname.startswith("CALL") and one.positions is not None and one.positions.lineno == line
         )
 
-    return SinceCheck().lines_between(code, offset(start), offset(end), is_end_included=is_end_included)
+    return SinceCheck().lines_between(
+        code,
+        offset(start),
+        offset(end),
+        is_end_included=is_end_included,
+        releases=[offset(one) for one in releases],
+    )
 
 
 def test_code_before_the_lock_was_given_up_lies_after_the_phase_before() -> None:
