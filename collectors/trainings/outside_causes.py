@@ -45,7 +45,7 @@ class _SampledSteps(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What of a message is kept: of eight ranks two thousand of them are."""
+    """Kept part of a message: of eight ranks there are two thousand."""
 
     received_at: float
     """Monotonic seconds."""
@@ -53,11 +53,11 @@ class _Found(NamedTuple):
     found: tuple[tuple[str, int], ...]
     """Activities outside of phases with their time in ns."""
     kept_after: tuple[tuple[str, str, int], ...]
-    """Of these, with the phase before: those that kept Python's lock until it was requested."""
+    """Activities that kept Python's lock until it was requested, with the phase before."""
     placed_after: tuple[tuple[str, str, int], ...]
-    """Likewise: those that had given it up since."""
+    """Activities that had given it up since, with the phase before."""
     early: tuple[tuple[str, int], ...]
-    """By phase before: time of activities without a line, from before the loop was known."""
+    """Time of activities without a line, from before the loop was known, by the phase before."""
 
 
 class OutsideCauses:
@@ -67,7 +67,7 @@ class OutsideCauses:
         self._sampled: deque[_SampledSteps] = deque(maxlen=MOST_MESSAGES)
         self._messages: deque[_Found] = deque(maxlen=MOST_MESSAGES)
         self._open: deque[_Found] = deque(maxlen=MOST_MESSAGES)
-        """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
+        """Messages since the last step ended: the line of a hang is no part of the steps before it."""
 
     def add(self, message: wire.Outside) -> None:
         """Ingest a message (after `bounds`); it counts once a step has ended."""

@@ -286,8 +286,7 @@ class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
 
 
 class Outside(msgspec.Struct, tag="outside", kw_only=True):
-    """Message from the training: the host's activities outside of phases in the last second or so, from
-    samples."""
+    """Message from the training: the host's activities outside of phases in the last second, from samples."""
 
     over_ns: int = 0  # how long it was sampled, in phases or not
     found: dict[str, int] = {}
@@ -295,12 +294,9 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     the time without a known activity."""
     samples: int = 0  # in `found`; 0 where not counted
     kept_after: dict[str, str] = {}  # phase before those in `found` that kept Python's lock until it was requested
-    placed_after: dict[str, str] = {}
-    """Phase before those in `found` that had given the lock up since, and whose lines are known all the same."""
-    early: dict[str, int] = {}
-    """By phase before: how much of the time in `found` without a line is from before the loop was known, in ns."""
-    judged_ns: int | None = None
-    """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
+    placed_after: dict[str, str] = {}  # likewise of those that had given it up since, and have lines all the same
+    early: dict[str, int] = {}  # time in `found` without a line, from before the loop was known, by phase before
+    judged_ns: int | None = None  # time for which it is known whether the host waits for its GPU; None: for none
     waited: dict[str, int] = {}  # where it did, in words, and for how much of that
     sampled: list[SampledStep] = []
     """Steps since the last message whose waits for a CPU were separated."""

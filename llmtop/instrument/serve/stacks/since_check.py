@@ -249,8 +249,8 @@ class _Flow:
             is_end_included: whether that one is a suspect too.
             releases: indices of the calls that give up the lock.
         """
-        passed = self._between(start, end)
-        shorter = [(self._between(one, end), one) for one in releases if one in passed]
+        passed = self._instructions_between(start, end)
+        shorter = [(self._instructions_between(one, end), one) for one in releases if one in passed]
         shorter = [(rest, one) for rest, one in shorter if self._is_on_each_way(one, start, end)]
         also: set[int] = set()
         if shorter:
@@ -271,7 +271,7 @@ class _Flow:
         lines = {self._lines[self._offsets[one] // 2] for one in likely} - {0}
         return Lines(0, first, last, instruction if len(ranges) == 1 else -1, again, len(lines))
 
-    def _between(self, start: int, end: int) -> set[int]:
+    def _instructions_between(self, start: int, end: int) -> set[int]:
         """Return the instructions on ways from one to another, without both."""
         return self._reachable(start, end, self._after) & self._reachable(end, start, self._before)
 
