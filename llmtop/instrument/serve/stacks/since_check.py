@@ -165,6 +165,7 @@ class _Flow:
             raw: its instructions, as they were before Python specialized any.
         """
         self._raw = self._learned = raw
+        self._consts = code.co_consts
         self._offsets: list[int] = []
         self.arguments: list[int] = []
         self._lines = _lines_of_units(code, len(raw) // 2)
@@ -227,7 +228,7 @@ class _Flow:
                 stops = kind != "cheap" and not is_start
                 if kind == "c" and not is_start:
                     continue
-            elif _ATTRIBUTES.fullmatch(name) or not (_CHEAP.fullmatch(name) or self._stores_a_number(here)):
+            elif _ATTRIBUTES.fullmatch(name) or not (_CHEAP.fullmatch(name) or self._is_arithmetic(here)):
                 likely.add(here)
             passed.add(here)
             if not stops:
@@ -305,7 +306,7 @@ class _Flow:
         name = self.name(at)
         if _CALLS.fullmatch(name):
             return not name.startswith("PRECALL") and self._kind_of_call(at) != "cheap"
-        return bool(_ATTRIBUTES.fullmatch(name)) or not (_CHEAP.fullmatch(name) or self._stores_a_number(at))
+        return bool(_ATTRIBUTES.fullmatch(name)) or not (_CHEAP.fullmatch(name) or self._is_arithmetic(at))
 
     def _range(self, indices: set[int]) -> tuple[int, int, int] | None:
         lines = [line for line in (self._lines[self._offsets[index] // 2] for index in indices) if line]
@@ -322,9 +323,28 @@ class _Flow:
             return "cheap"
         return "c" if any(_CALLS_C.fullmatch(name) for name in names) else "unknown"
 
+    def _is_arithmetic(self, at: int) -> bool:
+        return self._computes_number(at) or self._stores_a_number(at)
+
     def _stores_a_number(self, at: int) -> bool:
         """Return whether a local is replaced by a number just computed: it replaces one then."""
-        return bool(at and _STORES.fullmatch(self.name(at)) and _NUMBERS.fullmatch(self.name(at - 1)))
+        return bool(at and _STORES.fullmatch(self.name(at)) and self._computes_number(at - 1))
+
+    def _computes_number(self, at: int) -> bool:
+        """Return whether an instruction computes with numbers: known kinds do, and any with a constant number and
+        such a result (`step * 64 % 640`)."""
+        name = self.name(at)
+        if _NUMBERS.fullmatch(name):
+            return True
+        if not name.startswith("BINARY_OP") or at < 2 or not self._is_constant_number(at - 1):
+            return False
+        return name == "BINARY_OP_MULTIPLY_INT" or self._computes_number(at - 2)
+
+    def _is_constant_number(self, at: int) -> bool:
+        name = self.name(at)
+        if name == "LOAD_SMALL_INT":
+            return True
+        return name.startswith("LOAD_CONST") and type(self._consts[self.arguments[at]]) in {int, float}
 
     def _decode(self) -> None:
         longer = 0

@@ -254,6 +254,27 @@ def test_lines_around_the_beginning_of_a_loop_are_two_ranges() -> None:
     assert not found.are_few, "six calls in six lines"
 
 
+COUNTED = """
+step = 0
+while True:
+    normalize(0)
+    begin = step * 640 % 6400
+    name = label % step
+    hidden = model(begin)
+    optimizer.step()
+    step += 1
+    half = step // 2
+    third = step * 3 // 2 + 0.5
+"""
+
+
+def test_arithmetic_with_constant_numbers_takes_no_time() -> None:
+    """Read off the source: a name that is formatted, and a division of what nothing shows to be a number."""
+    found = between(COUNTED, "optimizer.step", "model", False, steps=200)
+    assert found is not None
+    assert (found.first, found.last, found.again, found.suspects) == (10, 10, (4, 6), 3)
+
+
 GIVEN_UP = """
 while True:
     optimizer.step()
@@ -301,7 +322,7 @@ def between(
     """The lines between the calls of two functions, after so many steps: Python knows then what adds numbers."""
     code = compile(source, "train.py", "exec")
     lines = source.splitlines()
-    names = {"optimizer": mock.Mock(), "full": str, "model": bool, "pages": ["A", "B", "C"]}
+    names = {"optimizer": mock.Mock(), "full": str, "model": bool, "pages": ["A", "B", "C"], "label": "%d"}
     if steps:
         batches = iter(range(steps))
         with contextlib.suppress(StopIteration):
