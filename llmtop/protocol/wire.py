@@ -295,7 +295,7 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     samples: int = 0  # in `found`; 0 where not counted
     kept_after: dict[str, str] = {}  # phase before those in `found` that kept Python's lock until it was requested
     placed_after: dict[str, str] = {}  # likewise of those that had given it up since, and have lines all the same
-    early: dict[str, int] = {}  # time in `found` without a line, from before the loop was known, by phase before
+    early: dict[str, int] = {}  # time in `found` without a line, from before the phase's place was known, by phase
     judged_ns: int | None = None  # time for which it is known whether the host waits for its GPU; None: for none
     waited: dict[str, int] = {}  # where it did, in words, and for how much of that
     sampled: list[SampledStep] = []

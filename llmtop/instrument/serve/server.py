@@ -295,6 +295,9 @@ class Server:
                 due.append(rest)
             if rest <= 0 or self._step_s > _LONG_STEP_S:
                 due.append(self._publisher.stack_sampler.rest_s())
+            aim = self._publisher.stack_sampler.aim_s()
+            if aim is not None:
+                due.append(aim)
             if rest <= 0:
                 self._recorder.waiting = True
                 # A step that ended before this line has not woken this thread.

@@ -32,6 +32,7 @@ from llmtop.instrument.serve.lock_wait import AT_ONCE_NS, LockWait
 from llmtop.instrument.serve.sampled_moment import OF_NO_PLACE, outermost, sampled_moment
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
+from llmtop.instrument.steps.ring import FIELDS, MASK
 from llmtop.protocol import wire
 from llmtop.protocol.training_facts import CODE_AFTER, GARBAGE_COLLECTION, SampledStep
 
@@ -62,6 +63,9 @@ of the step on."""
 _SHARE_SAMPLES: Final = 32
 """Samples over which that share is averaged: some ten seconds."""
 _FRACTIONS: Final = 1 << 20
+AIMS: Final = 24
+AIM_APART_NS: Final = 50_000_000
+"""How often it is tried to meet the loop in a phase whose place is not known, and how long after the last try."""
 COLLECTION_NS: Final = 3_000_000
 """A collection of garbage keeps Python's lock for longer after the request; code of Python gives it up sooner."""
 
@@ -84,6 +88,11 @@ class StackSampler:
         self._sampled_at = 0
         """When, as perf_counter ns; 0 for not lately."""
         self._next = 0
+        self._aim = 0
+        """When to look for the loop in a phase, as perf_counter ns; 0 for never."""
+        self._wanted = ""
+        """Name of that phase."""
+        self._aims_left: dict[str, int] = {}
         self._collections = 0
         self._found: dict[str, int] = {}
         self._samples = 0
@@ -93,7 +102,7 @@ class StackSampler:
         self._placed_after: dict[str, str] = {}
         """Phase before each of those whose lines are known by what had passed."""
         self._early: dict[str, int] = {}
-        """Time by the phase before, in ns, of the samples without a line from before the loop was known."""
+        """Time by the phase before, in ns, of the samples without a line from before its place was known."""
         self._found_since = 0
         self._waited: dict[str, int] = {}
         self._judged = 0
@@ -112,6 +121,10 @@ class StackSampler:
         """Return the seconds until the next sample."""
         return max(0.0, (self._next - time.perf_counter_ns()) / 1e9)
 
+    def aim_s(self) -> float | None:
+        """Return the seconds until the loop is to be met in a phase whose place is not known; None for never."""
+        return max(0.0, (self._aim - time.perf_counter_ns()) / 1e9) if self._aim else None
+
     def longest_hold_s(self) -> float:
         """Return how long a message may be held: a sample is taken with each one."""
         recorder = self._recorder
@@ -121,7 +134,9 @@ class StackSampler:
     def forget(self) -> None:
         """Drop all samples: no monitor is subscribed any more."""
         self._want_waits(False)
-        self._sampled_at = self._next = 0
+        self._sampled_at = self._next = self._aim = 0
+        self._wanted = ""
+        self._aims_left.clear()
         self._describer.forget()
         self._outside_share = 2 * FEW_SHARE
         self._forget_found()
@@ -132,8 +147,12 @@ class StackSampler:
     def sample(self) -> None:
         """Sample the training thread if it is due."""
         now = time.perf_counter_ns()
-        if now < self._next - (0 if self.lock_wait.late_ns is None else EARLY_NS):
-            return
+        if self._aim and now >= self._aim:
+            self._look_for_phase(now)
+        elif now >= self._next - (0 if self.lock_wait.late_ns is None else EARLY_NS):
+            self._take_sample(now)
+
+    def _take_sample(self, now: int) -> None:
         self._want_waits(True)
         recorder = self._recorder
         since_step = now - recorder.ring.last_end()
@@ -176,6 +195,8 @@ class StackSampler:
                 collected = wait.after_request_ns > COLLECTION_NS and 0 < collections < self._collections
                 words = _collection_words(seen.words) if collected else seen.words
                 self._add_sample(words, between, moment.phase_before, held_lock, is_given_up=is_given_up)
+                if is_given_up and moment.passed and not words:
+                    self._aim_at(moment.passed[0], now)
         else:
             if between:
                 phase = outermost(recorder).name if tracks is None else ""
@@ -184,6 +205,35 @@ class StackSampler:
                 self._note_pause("", now)
         if now - self._found_since >= TELL_NS:
             self._finish_message(now)
+
+    def _aim_at(self, phase: str, now: int) -> None:
+        """Plan to look when a phase is next expected, if it is not known where the loop is then.
+
+        Short phases are seldom met by chance, and without the place of one no line is known of the code after it.
+        """
+        left = self._aims_left.setdefault(phase, AIMS) if len(self._aims_left) < AIMS else 0
+        node, ring = self._recorder.root.children.get(phase), self._recorder.ring
+        if not left or node is None or not ring.count or self._describer.knows_place(phase):
+            self._wanted, self._aim = "", 0
+            return
+        row = ring.rows[(ring.count - 1) & MASK]
+        at = FIELDS + node.slot
+        period, length = max(int(row[3]), 1_000_000), int(row[at]) if at < len(row) else 0
+        ahead = -(-(now + AIM_APART_NS - node.begun) // period)
+        self._aims_left[phase] = left - 1
+        self._wanted, self._aim = phase, node.begun + ahead * period + length // 4
+
+    def _look_for_phase(self, now: int) -> None:
+        """Note where the loop is, if it is in a phase, and plan the next try.
+
+        No sample is taken: it would be of no moment of chance.
+        """
+        self._next = max(self._next, now + 2 * EARLY_NS)
+        recorder = self._recorder
+        name = outermost(recorder).name
+        if name and recorder.thread and recorder.tracks is None and not self.waits_for:
+            self._describer.note_calls(recorder.thread, recorder.ring.count, name)
+        self._aim_at(self._wanted, now)
 
     def _sample_gpu_wait(self, thread: int, between: int) -> None:
         """Sample whether the training waits for its GPU; the sample stands for the time since the one before."""
@@ -217,7 +267,7 @@ class StackSampler:
             self._placed_after[words] = after
         elif after and not words and self.lock_wait.latest_ns is not None:
             words = f"{CODE_AFTER}{after}"
-            if not self._describer.knows_loop:
+            if not self._describer.knows_place(after):
                 self._early[after] = self._early.get(after, 0) + between
         self._samples += 1
         _add(self._found, words, between)

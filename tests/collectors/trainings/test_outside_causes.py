@@ -36,14 +36,15 @@ while True:
 
 
 def _told(runtime_dir: Path, training: Training, times: int = 3) -> dict[str, int]:
-    """What so many messages told, together."""
+    """What so many messages told, together, once one of them has named something: without a CPU of its own a
+    training has many samples of which nothing is known."""
     with connect(runtime_dir, training) as connection:
         heard = Heard(connection)
 
         def outside() -> list[wire.Outside]:
             return [message for message in heard.messages if isinstance(message, wire.Outside)]
 
-        heard.until(lambda: len(outside()) >= times, 60)
+        heard.until(lambda: len(outside()) >= times and any(any(one.found) for one in outside()), 60)
     found: dict[str, int] = {}
     for message in outside():
         for what, ns in message.found.items():

@@ -15,7 +15,7 @@ import pytest
 from llmtop.instrument.record.recorder import Recorder
 from llmtop.instrument.serve.lock_wait import LockWait
 from llmtop.instrument.serve.sampled_moment import SampledMoment, sampled_moment
-from llmtop.instrument.serve.stack_sampling import StackSampler
+from llmtop.instrument.serve.stack_sampling import AIMS, StackSampler
 from llmtop.instrument.steps.phase_tree import PhaseNode
 
 MS = 1_000_000
@@ -144,6 +144,30 @@ def test_a_sample_that_waited_is_of_no_phase_that_began_since(
         end.set()
         thread.join(100)
     assert (sampler.outside.found if sampler.outside is not None else {}) == expected
+
+
+def test_a_phase_without_a_place_is_looked_for_when_it_is_next_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 100 ms; the optimizer ran from 10 to 20, so a quarter of it is over at 12.5 ms of each step."""
+    clock = {"ns": 1000 * MS}
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock["ns"])
+    found = training(OPTIMIZER, FORWARD)
+    found.thread, found.ring.count = threading.get_ident(), 1
+    found.ring.rows[0] = (0, 0, 90 * MS, 100 * MS, None, None, *found.cells)
+    sampler = StackSampler(found, deque())
+    sampler.lock_wait = Wait(57, 59)
+    sampler.sample()
+    assert sampler.aim_s() is None
+    clock["ns"] += 1000 * MS
+    sampler.sample()
+    looks = []
+    while (aim := sampler.aim_s()) is not None:
+        clock["ns"] += round(1e9 * aim)
+        looks.append(clock["ns"] / MS)
+        number = sampler.number
+        sampler.sample()
+        assert sampler.number == number, "such a look is no sample"
+    assert looks[:3] == [2112.5, 2212.5, 2312.5]
+    assert len(looks) == AIMS, "then it is left alone"
 
 
 def test_the_phases_around_a_late_sample_are_in_order() -> None:

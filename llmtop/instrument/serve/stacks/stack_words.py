@@ -198,10 +198,9 @@ class StackDescriber:
             del frame
         return StackDescription(self._place_text(named) if isinstance(named, _Named) else named, waits_for)
 
-    @property
-    def knows_loop(self) -> bool:
-        """Return True if it is known which calls hold the loop: before, a moment that has passed has no words."""
-        return self._loop.count() > 0
+    def knows_place(self, phase: str) -> bool:
+        """Return True if it is known where the loop is in a phase: before, no lines are known to come after it."""
+        return self._loop.count() > 0 and phase in self._phase_places
 
     def note_calls(self, thread: int, step: int, phase: str = "") -> None:
         """Record the calls that are on a thread's stack now: those found in every step are the loop itself.
