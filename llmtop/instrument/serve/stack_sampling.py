@@ -148,7 +148,7 @@ class StackSampler:
         """Sample the training thread if it is due."""
         now = time.perf_counter_ns()
         if self._aim and now >= self._aim:
-            self._look_for_phase(now)
+            self._find_phase(now)
         elif now >= self._next - (0 if self.lock_wait.late_ns is None else EARLY_NS):
             self._take_sample(now)
 
@@ -223,7 +223,7 @@ class StackSampler:
         self._aims_left[phase] = left - 1
         self._wanted, self._aim = phase, node.begun + ahead * period + length // 4
 
-    def _look_for_phase(self, now: int) -> None:
+    def _find_phase(self, now: int) -> None:
         """Note where the loop is, if it is in a phase, and plan the next try.
 
         No sample is taken: it would be of no moment of chance.
