@@ -1,6 +1,6 @@
 """Hold what llmtop says of planted steps against their truth (docs/measurements.md).
 
-python -m tests.support.step_plants outside|loader [SECONDS [PLANT…]] [--set 1|2|3|4|5|6|7] [--keep FOLDER]
+python -m tests.support.step_plants outside|loader [SECONDS [PLANT…]] [--set 1|2|3|4|5|6|7|8] [--keep FOLDER]
 
 Each plant is a training on the CPU under `llmtop run`. In set 1 one statement outside the phases takes most of the
 step in 20 plants, and the data loader is slow for one cause in 16. In set 2 such a statement takes 15 to 60 % of
@@ -8,11 +8,12 @@ the step in 20 plants and a few percent in two, and the loader is not the proble
 same shares of a step, at most 3 % in the two, and the loader is not the problem in four of 16. Set 4 has the same
 shares of a step, less than 3 % in two, and no plants of the loader. Set 5 is like set 4; in `outside/s08.py` the
 loader takes a part of the step as well. Set 6 is like set 5, with the part in `outside/s15.py`.
-Set 7 is like set 4. Sources and truths: tests/data/step_plants, tests/data/step_plants_2,
-tests/data/step_plants_3, tests/data/step_plants_4, tests/data/step_plants_5, tests/data/step_plants_6,
-tests/data/step_plants_7. After SECONDS (15) of steps `llmtop --json` is read for 12 s. For `outside` the answer is
-judged by the line, for `loader` it is printed beside the truth, which is in words. With --keep the last snapshot
-of each plant is written to FOLDER.
+Set 7 is like set 4. Set 8 is like set 5, with the part in `outside/s14.py`. Sources and truths:
+tests/data/step_plants, tests/data/step_plants_2, tests/data/step_plants_3, tests/data/step_plants_4,
+tests/data/step_plants_5, tests/data/step_plants_6, tests/data/step_plants_7, tests/data/step_plants_8.
+After SECONDS (15) of steps `llmtop --json` is read for 12 s. For `outside` the answer is judged by the line, for
+`loader` it is printed beside the truth, which is in words. With --keep the last snapshot of each plant is written
+to FOLDER.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ FOLDERS = {
     5: "step_plants_5",
     6: "step_plants_6",
     7: "step_plants_7",
+    8: "step_plants_8",
 }
 _LIVE_SECONDS = 12
 """How long a monitor watches: its stacks are sampled in turns."""
