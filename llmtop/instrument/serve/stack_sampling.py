@@ -11,7 +11,7 @@ counted: the thread gave the lock up by itself, most often in an operator of tor
 the sample is of. That operator may be part of the next phase; `sampled_moment` shows that the sample is not. Such
 a sample is described by lines seen before (`LockStretches`), else by those between the phases around it, if it is
 known where the loop is in these, else by the phase before it, without a line. A phase that is too short to be met
-by chance is looked for when the stamps of the last step let expect it.
+by chance is looked for when, by the stamps of the last step, it should come next.
 
 A collection of garbage keeps Python's lock after the request; that and the number of full collections tells it.
 `gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
