@@ -1,6 +1,6 @@
 """Run all benchmarks but the soak, or those named: python -m benchmarks [--write] [NAME ...].
 
-Exits 1 when a promise is broken. All take about 20 minutes, the soak an hour.
+Exits 1 when a promise is broken. These take over 22 minutes, the soak an hour.
 
 With --write the figures also replace those in docs/figures.md, of the benchmarks that have a table there.
 

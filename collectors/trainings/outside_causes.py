@@ -57,7 +57,7 @@ class _Found(NamedTuple):
     placed_after: tuple[tuple[str, str, int], ...]
     """Activities that had given it up since, with the phase before."""
     early: tuple[tuple[str, int], ...]
-    """Time of activities without a line, from before the loop was known, by the phase before."""
+    """Time of activities without a line, from before the place of the phase before was known, by that phase."""
 
 
 class OutsideCauses:
@@ -169,7 +169,7 @@ def _drop_before(since: float, messages: deque[_Found] | deque[_SampledSteps]) -
 def _place_early(
     times: dict[str, float], placed: dict[str, Counter[str]], early: Counter[str], least_ns: float
 ) -> None:
-    """Give time from before the loop was known to the places at which later samples after the same phase were.
+    """Give time from before a phase's place was known to the places at which later samples after that phase were.
 
     Args:
         times: time of each place, in ns; is changed.

@@ -143,7 +143,7 @@ class RankStats:
         self._known[step.index] = step
         for old in pop_old(self._known, step, lambda known: known):
             self._older[old.index] = _Times(old.started_at, old.seconds, old.interval_seconds)
-        while len(self._known) + len(self._older) > HISTORY_STEPS:
+        while self._older and len(self._known) + len(self._older) > HISTORY_STEPS:
             del self._older[next(iter(self._older))]
         self._come_to.add(step)
         self._lost_here += self._new.add(step)

@@ -7,10 +7,10 @@ step in 20 plants, and the data loader is slow for one cause in 16. In set 2 suc
 the step in 20 plants and a few percent in two, and the loader is not the problem in three of 16. Set 3 has the
 same shares of a step, at most 3 % in the two, and the loader is not the problem in four of 16. Set 4 has the same
 shares of a step, less than 3 % in two, and no plants of the loader. Set 5 is like set 4; in `outside/s08.py` the
-loader takes a part of the step as well. Set 6 is like set 5, with the part in `outside/s15.py`.
-Set 7 is like set 4. Set 8 is like set 5, with the part in `outside/s14.py`. Sources and truths:
-tests/data/step_plants, tests/data/step_plants_2, tests/data/step_plants_3, tests/data/step_plants_4,
-tests/data/step_plants_5, tests/data/step_plants_6, tests/data/step_plants_7, tests/data/step_plants_8.
+loader takes a part of the step as well. Sets 6 and 8 are like set 5, with that plant being `outside/s15.py` and
+`outside/s14.py`; set 7 is like set 4. Sources and truths: tests/data/step_plants, and step_plants_2 to
+step_plants_8 beside it.
+
 After SECONDS (15) of steps `llmtop --json` is read for 12 s. For `outside` the answer is judged by the line, for
 `loader` it is printed beside the truth, which is in words. With --keep the last snapshot of each plant is written
 to FOLDER.

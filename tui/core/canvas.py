@@ -126,8 +126,10 @@ class Board(Widget):
         return [line.crop(*crop.column_span) for line in lines]
 
     def _paint_for_size(self) -> None:
-        """Paint for a size that Textual draws before it tells it: the first frame is out 17 ms sooner, and none of
-        another size is seen."""
+        """Paint for a size that Textual draws before it tells it.
+
+        The first frame is out some 30 ms sooner, and none of another size is seen.
+        """
         self._is_rendering = True
         try:
             self._on_size()

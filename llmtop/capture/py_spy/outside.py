@@ -77,16 +77,8 @@ def record_command(
     Raises:
         NotPossibleHere: py-spy is not there.
     """
-    command = [
-        str(program.find_py_spy()),
-        "record",
-        "--pid",
-        str(pid),
-        "--duration",
-        str(seconds),
-        "--rate",
-        str(rate_hz),
-    ]
+    py_spy = str(program.find_py_spy())
+    command = [py_spy, "record", "--pid", str(pid), "--duration", str(seconds), "--rate", str(rate_hz)]
     command += ["--format", "raw", "--threads", "--idle", "--subprocesses", "--full-filenames"]
     return [*command, "--native" if native else "--nonblocking", "--output", str(output)]
 
@@ -101,15 +93,8 @@ def _dump_worker(pid: int) -> tuple[stacks.ThreadStack, ...]:
 def _run_dump(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:
     check_access(pid)
     last = ""
-    command = [
-        str(program.find_py_spy()),
-        "dump",
-        "--json",
-        "--nonblocking",
-        "--full-filenames",
-        "--pid",
-        str(pid),
-    ]
+    py_spy = str(program.find_py_spy())
+    command = [py_spy, "dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     for _ in range(_DUMP_TRIES):
         try:
             done = subprocess.run(

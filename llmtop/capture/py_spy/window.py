@@ -37,7 +37,7 @@ class _SelfSampling:
         seconds = math.ceil(3 * (job.plan.seconds or recording_seconds(job))) + 30
         self.target = target
         self.notes = [
-            f"{why}. So the training told the stacks of its own threads; those of processes that it started, "
+            f"{why}. So the training reported the stacks of its own threads; those of processes that it started, "
             "DataLoader workers for one, are not among them"
         ]
         self._asked = inside.StackRequest(target.socket, float(seconds))

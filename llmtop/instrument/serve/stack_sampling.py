@@ -213,7 +213,7 @@ class StackSampler:
 
         Short phases are seldom met by chance, and without the place of one no line is known of the code after it.
         """
-        left = self._aims_left.setdefault(phase, AIMS) if len(self._aims_left) < AIMS else 0
+        left = self._aims_left.get(phase, AIMS)
         node, ring = self._recorder.root.children.get(phase), self._recorder.ring
         if not left or node is None or not ring.count or self._describer.knows_place(phase):
             self._wanted, self._aim = "", 0

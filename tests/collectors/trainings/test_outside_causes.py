@@ -36,8 +36,8 @@ while True:
 
 
 def _told(runtime_dir: Path, training: Training, times: int = 3) -> dict[str, int]:
-    """What so many messages told, together, once one of them has named something: without a CPU of its own a
-    training has many samples of which nothing is known."""
+    """Return the sum of so many messages, at least one of which has a line: on a busy machine most samples have
+    none."""
     with connect(runtime_dir, training) as connection:
         heard = Heard(connection)
 
@@ -144,11 +144,11 @@ def test_one_sample_shows_nothing_of_the_unseen_time() -> None:
     assert _sampled(found | {LOOP_LINE: 2}, {LOOP_LINE: "optimizer"})[0] == (LOOP_LINE, 4.0, 2)
 
 
-def test_time_from_before_the_loop_was_known_goes_to_the_lines_seen_later() -> None:
+def test_time_from_before_a_place_was_known_goes_to_the_lines_seen_later() -> None:
     """Three of eight samples without a line are from then: the others were without one for another reason."""
     line = "train.py:45-46 forget(tokens)"
 
-    def told(placed_after: dict[str, str], early: dict[str, int], seen: int = 4) -> dict[str, float]:
+    def causes_of(placed_after: dict[str, str], early: dict[str, int], seen: int = 4) -> dict[str, float]:
         causes = OutsideCauses()
         found = {line: seen, UNSEEN: 8}
         message = wire.Outside(found=found, samples=8 + seen, placed_after=placed_after, early=early)
@@ -158,11 +158,13 @@ def test_time_from_before_the_loop_was_known_goes_to_the_lines_seen_later() -> N
         causes.step_ended()
         return {one.what: round(one.seconds, 4) for one in causes.figures(8.0 + seen, 15.0)}
 
-    assert told({line: "optimizer"}, {"optimizer": 3}) == {line: 7.0, UNSEEN: 5.0}
-    assert told({line: "optimizer"}, {"backward": 3}) == {line: 4.0, UNSEEN: 8.0}
-    assert told({line: "backward"}, {"optimizer": 3}) == {line: 4.0, UNSEEN: 8.0}
-    assert told({line: "optimizer"}, {"optimizer": 99}) == {line: 12.0}
-    assert told({line: "optimizer"}, {"optimizer": 3}, seen=1) == {line: 1.0, UNSEEN: 8.0}, "one shows nothing"
+    assert causes_of({line: "optimizer"}, {"optimizer": 3}) == {line: 7.0, UNSEEN: 5.0}
+    assert causes_of({line: "optimizer"}, {"backward": 3}) == {line: 4.0, UNSEEN: 8.0}
+    assert causes_of({line: "backward"}, {"optimizer": 3}) == {line: 4.0, UNSEEN: 8.0}
+    assert causes_of({line: "optimizer"}, {"optimizer": 99}) == {line: 12.0}
+    assert causes_of({line: "optimizer"}, {"optimizer": 3}, seen=1) == {line: 1.0, UNSEEN: 8.0}, (
+        "one sample shows nothing"
+    )
 
 
 def test_lines_after_one_phase_share_its_unseen_time() -> None:

@@ -15,7 +15,7 @@ _LOOK = LOOKS["dark"]
 
 
 class _Watched(Board):
-    """A board that notes when it draws lines, and when it is told its size."""
+    """A board that notes when it draws lines, and when it is resized."""
 
     def __init__(self, noted: list[str]) -> None:
         super().__init__(self._paint)
@@ -35,7 +35,7 @@ class _Watched(Board):
         return lines
 
     def on_resize(self) -> None:
-        self._noted.append("told")
+        self._noted.append("resized")
         super().on_resize()
 
 
@@ -54,12 +54,12 @@ def test_the_first_drawing_and_that_of_a_new_size_have_its_lines() -> None:
     async def use() -> None:
         async with _App(noted).run_test(size=(40, 5)) as pilot:
             await pilot.pause()
-            assert "told" in noted
+            assert "resized" in noted
             assert noted[0] == "line 0 of 5"
             noted.clear()
             await pilot.resize_terminal(30, 7)
             await pilot.pause()
             assert noted[0] == "line 0 of 7"
-            assert "told" in noted
+            assert "resized" in noted
 
     asyncio.run(use())
