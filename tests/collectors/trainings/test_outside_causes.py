@@ -102,7 +102,9 @@ def test_code_of_python_is_not_charged_to_the_call_that_gives_up_the_lock(
         found = _told(runtime_dir, training, 5)
     most = max(filter(None, found), key=lambda what: found[what])
     assert re.match(r"train\.py:(?:9|17)(?:-\d+)? ", most), found
-    assert not [what for what in found if what.startswith("train.py:18 ")], found
+    # A busy machine may take the CPU from the thread in that call, where the lock is free: a sample of its own time.
+    charged = sum(ns for what, ns in found.items() if what.startswith("train.py:18 "))
+    assert charged < found[most] / 10, found
 
 
 def _sampled(
