@@ -29,8 +29,7 @@ from benchmarks.training_kinds import KINDS, Kind, StepFunction
 from benchmarks.training_step import Hooks
 from collectors.trainings.source import EVERY_MS
 from llmtop.instrument.record.recorder import get as own_recorder
-from llmtop.instrument.serve.overhead import HOOKED
-from llmtop.instrument.steps.ring import FIELDS
+from llmtop.instrument.serve.overhead import hot_path_ns
 
 Steps = list[tuple[int, int]]
 
@@ -93,9 +92,10 @@ def measure(way: str, kind: Kind, seconds: float) -> dict[str, Any]:
     client = Client()
     pairs: list[tuple[Steps, Steps]] = []
     said: list[int] = []
+    ring = own_recorder().ring
     try:
         client.order(str(EVERY_MS))
-        before = waited_ns(), own_recorder().ring.count
+        before = waited_ns(), ring.count
         begun = said_at = time.monotonic()
         while time.monotonic() - begun < seconds:
             pair: tuple[Steps, Steps] = ([], [])
@@ -106,7 +106,10 @@ def measure(way: str, kind: Kind, seconds: float) -> dict[str, Any]:
             if time.monotonic() - said_at > SAID_EVERY_S:
                 said_at = time.monotonic()
                 said.append(client.order(str(EVERY_MS)))
-        waited = (waited_ns() - before[0]) / max(1, own_recorder().ring.count - before[1]) / 1e3
+        runs = len(pairs) * (steps + 1)
+        # Hooks may take each call of a model for a step.
+        counted = (ring.count - before[1]) / runs
+        waited = (waited_ns() - before[0]) / runs / 1e3
     finally:
         client.close()
     return {
@@ -114,28 +117,17 @@ def measure(way: str, kind: Kind, seconds: float) -> dict[str, Any]:
         "added": added_us(pairs, 0),
         "added by the clock": added_us(pairs, 1),
         "waited": waited,
-        "said for the steps alone": _own_us(way),
-        "phase": _phase_us(),
-        "said": [one / 1e3 for one in said[1:]],
+        "said for the steps alone": _own_us() * counted,
+        "said": [one * counted / 1e3 for one in said[1:]],
         "pairs": len(pairs),
     }
 
 
-def _phase_us() -> float:
-    """Return what the estimate says of one phase by hand, in microseconds."""
-    costs = own_recorder().costs
-    assert costs is not None
-    return costs.phase_ns() / 1e3
-
-
-def _own_us(way: str) -> float:
-    """Return what the estimate says of a step without what is done beside it, in microseconds."""
+def _own_us() -> float:
+    """Return what the estimate says of a step's calls alone, in microseconds."""
     recorder = own_recorder()
-    costs = recorder.costs
-    assert costs is not None
-    _, rows = recorder.ring.read(recorder.ring.count - 64, 64)
-    phases = sum(sum(row[FIELDS + 1 :: 2]) for row in rows) / len(rows)
-    return (costs.step_ns() + phases * costs.phase_ns() * (HOOKED if way == "auto" else 1.0)) / 1e3
+    assert recorder.costs is not None
+    return hot_path_ns(recorder, recorder.costs) / 1e3
 
 
 def main() -> None:

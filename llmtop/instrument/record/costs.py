@@ -2,9 +2,8 @@
 
 In a loop of its own a phase costs half a microsecond, between the matrix products of a real step five times that:
 the interpreter's code and data are out of the caches by then. So the calls are timed where they are cold, right
-after a step and with the caches emptied before, and once more where they are not. The less time a step has between
-two calls, the less of the caches it replaces. What is timed are the recorder's own methods on a phase that is not
-reported; nothing of it is in any step, and no observer of phases sees it.
+after a step and with the caches emptied before, and once more where they are not. What is timed are the recorder's
+own methods on a phase that is not reported; nothing of it is in any step, and no observer of phases sees it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from llmtop.instrument.record.recorder import Phase
 from llmtop.instrument.steps.phase_tree import HIDDEN, PhaseNode
-from llmtop.instrument.steps.ring import FIELDS, MASK
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder_parts import WorkingTime
@@ -30,13 +28,8 @@ SOON_NS = 1_000_000_000
 LATER_NS = 10_000_000_000
 """Time between all others: 0.002 % of the time."""
 WARM_TRIES = 5
-STEP_PHASES = 2.0
-"""A step without phases costs so many phases: 0.79 to 0.85 µs and 0.41 µs in a loop of their own. The end of a
-step that these samples follow takes longer than usual, and so is not timed."""
 _SWEPT_BYTES = 1 << 20
 """Size of a core's second cache."""
-COLD_AFTER_NS = 32_000
-"""Time between two calls in which a step replaces the core's second cache: a core reads some 32 bytes a ns."""
 
 
 class Costs:
@@ -49,7 +42,8 @@ class Costs:
         """Number by which the system knows the thread that trains."""
         self.others: list[WorkingTime] = []
         """Working times of llmtop's other threads, for which the training may wait."""
-        self._phase: deque[int] = deque(maxlen=SAMPLES)
+        self._cold: deque[int] = deque(maxlen=SAMPLES)
+        self._warm: deque[int] = deque(maxlen=SAMPLES)
         self._due_ns = 0
         self._sweep = bytearray(_SWEPT_BYTES)
         self._ended = Phase("")
@@ -57,15 +51,15 @@ class Costs:
     @property
     def has_samples(self) -> bool:
         """Return True if there is a sample."""
-        return bool(self._phase)
+        return bool(self._warm)
 
-    def step_ns(self) -> float:
-        """Return the cost of a step without phases."""
-        return STEP_PHASES * self.phase_ns()
+    def cold_ns(self) -> float:
+        """Return the cost of one entry of a phase with cold caches."""
+        return median(tuple(self._cold))
 
-    def phase_ns(self) -> float:
-        """Return the cost of one entry of a phase."""
-        return median(tuple(self._phase))
+    def warm_ns(self) -> float:
+        """Return the cost of one entry of a phase right after others."""
+        return median(tuple(self._warm))
 
     def sample(self, recorder: State, now: int) -> None:
         """Take a sample if it is time for one. Only between steps, in the thread that trains.
@@ -77,7 +71,7 @@ class Costs:
         if now < self._due_ns or recorder.open_step is not None or recorder.node is not recorder.root:
             return
         self.native_id = get_native_id()
-        self._due_ns = now + (SOON_NS if len(self._phase) < SAMPLES else LATER_NS)
+        self._due_ns = now + (SOON_NS if len(self._warm) < SAMPLES else LATER_NS)
         children, watch, kept = recorder.root.children, recorder.watch, recorder.root.children.get("")
         pending, begun, index = recorder.pending, recorder.begun, recorder.next_index
         children[""] = hidden = PhaseNode("", recorder.root, "", HIDDEN)
@@ -85,7 +79,8 @@ class Costs:
         try:
             cold = self._time_cold()
             warm = min(self._time_warm() for _ in range(WARM_TRIES))
-            self._phase.append(round(cold * _cold_share(recorder, warm / max(cold, 1))))
+            self._cold.append(cold)
+            self._warm.append(min(warm, cold))
         finally:
             recorder.node, recorder.watch = recorder.root, watch
             recorder.pending, recorder.begun, recorder.next_index = pending, begun, index
@@ -114,16 +109,3 @@ class Costs:
 
     def _empty_caches(self) -> None:
         self._sweep.find(b"\x01")
-
-
-def _cold_share(recorder: State, warm: float) -> float:
-    """Return the cost of a call in the last step as a share of its cost with cold caches.
-
-    Args:
-        recorder: of this process; a step has ended.
-        warm: what a call costs when nothing is, of the same.
-    """
-    row = recorder.ring.rows[(recorder.ring.count - 1) & MASK]
-    between = row[2] / (2 * (1 + sum(row[FIELDS + 1 :: 2])))
-    cold: float = min(1.0, between / COLD_AFTER_NS)
-    return cold + (1 - cold) * min(warm, 1.0)

@@ -89,11 +89,11 @@ class MeasuredCosts(Protocol):
     def has_samples(self) -> bool:
         """Return True if anything has been measured yet."""
 
-    def step_ns(self) -> float:
-        """Return the cost of a step without phases."""
+    def cold_ns(self) -> float:
+        """Return the cost of one entry of a phase with cold caches."""
 
-    def phase_ns(self) -> float:
-        """Return the cost of one entry of a phase."""
+    def warm_ns(self) -> float:
+        """Return the cost of one entry of a phase right after others."""
 
     def sample(self, recorder: Any, now: int) -> None:
         """Measure again if it is due; called between steps in the training thread.

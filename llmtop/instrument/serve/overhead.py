@@ -1,18 +1,20 @@
 """Estimated overhead of llmtop per step of this process, from its operations and their measured costs.
 
 The hot path is not timed itself: that would cost more than it does. Its calls are counted anyway, and some are
-timed in their place now and then (`record.costs`). What is done between steps and at the GPU clock's boundaries is
-measured as it is. Of the threads of llmtop's that serve monitors and write the run, only what the training thread
-waited for them counts (`record.taken_time`).
+timed now and then between steps (`record.costs`). What a script's own phases cost in their place shows in the
+steps: between the end of one and the begin of the next there is often nothing but llmtop. What is done between
+steps and at the GPU clock's boundaries is measured as it is. Of the threads of llmtop's that serve monitors and
+write the run, only what the training thread waited for them counts (`record.taken_time`).
 """
 
 from __future__ import annotations
 
 import time
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmtop.instrument.record.taken_time import processor_ns, thread_clock
-from llmtop.instrument.steps.ring import FIELDS
+from llmtop.instrument.steps.ring import FIELDS, Row
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder_parts import MeasuredCosts
@@ -23,8 +25,17 @@ EVERY_S = 2.0
 HOOKED = 3.2
 """A phase that hooks open and close costs so many times the phase itself, with the hook and what it asks
 (docs/measurements.md)."""
+STEP_PHASES = 2.0
+"""A step without phases costs so many phases: 0.79 to 0.85 µs and 0.41 µs in a loop of their own."""
+COLD_AFTER_NS = 32_000
+"""Time between two calls in which a step replaces the core's second cache: a core reads some 32 bytes a ns."""
+GAP_FACTOR = 2.4
+"""A phase costs so many times what lies between two that follow each other, in steps that replace the caches: it
+works outside of its stamps too, and the step's code is out of the caches after it (docs/measurements.md)."""
+_OWN_GAP = 1.5
+"""A gap of more than so many calls with cold caches has code of the script's in it."""
 _STEPS = 64
-"""Steps over which the number of phases is averaged."""
+"""Steps that it is an average of."""
 
 
 class _Sums(NamedTuple):
@@ -61,16 +72,47 @@ class OverheadEstimate:
         if now - self._at_s < EVERY_S or costs is None or not costs.has_samples or count == self._count:
             return
         sums = _sums(recorder, costs)
-        _, rows = recorder.ring.read(count - _STEPS, _STEPS)
-        phases = sum(sum(row[FIELDS + 1 :: 2]) for row in rows) / max(len(rows), 1)
-        each = costs.phase_ns() * (HOOKED if recorder.facts.auto and not recorder.manual_used else 1.0)
-        estimate = costs.step_ns() + phases * each
+        estimate = hot_path_ns(recorder, costs)
         if self._before is not None:
             beside = max(0, sums.measured - self._before.measured) + _waited_ns(self._before, sums)
             estimate += beside / (count - self._count)
         self._at_s, self._count, self._before = now, count, sums
         self.step_ns = round(estimate)
         self.version += 1
+
+
+def hot_path_ns(recorder: State, costs: MeasuredCosts) -> float:
+    """Return what the calls of a step take from the training, in nanoseconds, over the last steps.
+
+    Args:
+        recorder: of this process; at least one step has ended.
+        costs: with samples.
+    """
+    _, rows = recorder.ring.read(recorder.ring.count - _STEPS, _STEPS)
+    if not rows:  # all overwritten while they were read
+        return STEP_PHASES * costs.cold_ns()
+    phases = sum(sum(row[FIELDS + 1 :: 2]) for row in rows) / len(rows)
+    between: float = median(row[2] for row in rows) / (2 * (1 + phases))
+    cold, warm = costs.cold_ns(), costs.warm_ns()
+    replaced = min(1.0, between / COLD_AFTER_NS)
+    each = replaced * cold + (1 - replaced) * warm
+    if recorder.facts.auto and not recorder.manual_used:
+        return (STEP_PHASES + phases * HOOKED) * each
+    gap = _gap_ns(recorder, rows)
+    # An observer of phases works in the gaps too, and what it takes is known.
+    if recorder.watch is None and 0 < gap <= _OWN_GAP * cold:
+        each = replaced * GAP_FACTOR * gap + (1 - replaced) * each
+    return (STEP_PHASES + phases) * each
+
+
+def _gap_ns(recorder: State, rows: list[Row]) -> float:
+    """Return the time from a phase's end to the next one's begin; a step's begin and end count as one too."""
+    places = [FIELDS + node.slot for node in tuple(recorder.root.children.values())]
+    gaps: list[float] = []
+    for row in rows:
+        outer = [row[place : place + 2] for place in places if place < len(row)]
+        gaps.append((row[2] - sum(ns for ns, _ in outer)) / (1 + sum(count for _, count in outer)))
+    return median(gaps)
 
 
 def _sums(recorder: State, costs: MeasuredCosts) -> _Sums:

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from collectors.trainings.bounds import Bounds
+from llmtop.instrument.serve.overhead import hot_path_ns
 from llmtop.protocol import wire
 from tests.support.trainings import STEPPING, Heard, Training, connect
 
@@ -52,8 +55,8 @@ told = [
      "phases": {names[i]: row[6 + 2 * i : 8 + 2 * i] for i in range(len(names)) if row[7 + 2 * i]}}
     for row in rows
 ]
-print(json.dumps({"steps": told, "heard": heard, "known": r.costs.has_samples, "step_ns": r.costs.step_ns(),
-    "phase_ns": r.costs.phase_ns(), "children": sorted(r.root.children), "left_out": r.left_out,
+print(json.dumps({"steps": told, "heard": heard, "known": r.costs.has_samples, "cold_ns": r.costs.cold_ns(),
+    "warm_ns": r.costs.warm_ns(), "children": sorted(r.root.children), "left_out": r.left_out,
     "periodic_ns": r.costs.periodic_ns}))
 """
 
@@ -64,7 +67,7 @@ def test_what_calls_cost_is_found_out_without_a_trace_in_the_steps(runtime_dir: 
     assert err == ""
     told = json.loads(out)
     assert told["known"]
-    assert min(told["step_ns"], told["phase_ns"], told["periodic_ns"]) > 0
+    assert min(told["cold_ns"], told["warm_ns"], told["periodic_ns"]) > 0
     assert told["children"] == ["dataload", "forward"]
     assert told["left_out"] == {}
     assert told["heard"] == ["dataload", "forward", "attention"] * 10
@@ -141,6 +144,41 @@ def test_a_server_of_requests_that_overlap_says_nothing_of_it(runtime_dir: Path)
         heard = Heard(connection)
         heard.until(lambda: len(heard.steps) > 400)
         assert not [message for message in heard.messages if isinstance(message, wire.Overhead)]
+
+
+def _hot_path_us(gap_us: float, *, auto: bool = False, phase_us: float = 250.0) -> float:
+    """Of steps with four phases, where a call takes 2 µs with cold caches and 0.5 µs with warm ones."""
+    row = (0, 0, 1e3 * (4 * phase_us + 5 * gap_us), 0, None, None, *4 * (1e3 * phase_us, 1))
+    nodes = {str(place): SimpleNamespace(slot=2 * place) for place in range(4)}
+    recorder: Any = SimpleNamespace(
+        ring=SimpleNamespace(count=64, read=lambda first, limit: (first, limit * [row])),
+        root=SimpleNamespace(children=nodes),
+        facts=SimpleNamespace(auto=auto),
+        manual_used=not auto,
+        watch=None,
+    )
+    costs: Any = SimpleNamespace(cold_ns=lambda: 2000.0, warm_ns=lambda: 500.0)
+    return hot_path_ns(recorder, costs) / 1e3
+
+
+def test_time_between_phases_that_follow_each_other_says_what_a_phase_costs() -> None:
+    # Two phases for the step itself and four more; GAP_FACTOR is 2.4.
+    assert _hot_path_us(1.0) == pytest.approx(6 * 2.4 * 1.0)
+    assert _hot_path_us(0.8) == pytest.approx(6 * 2.4 * 0.8)
+
+
+def test_code_of_the_script_between_phases_is_not_taken_for_llmtop() -> None:
+    assert _hot_path_us(100.0) == pytest.approx(6 * 2.0)
+    assert _hot_path_us(0.0) == pytest.approx(6 * 2.0)
+
+
+def test_hooks_have_other_code_between_their_phases() -> None:
+    assert _hot_path_us(1.0, auto=True) == pytest.approx((2 + 4 * 3.2) * 2.0)
+
+
+def test_short_phases_leave_the_caches_as_they_are() -> None:
+    # 16 µs between two calls: half as long as a step takes to replace them.
+    assert _hot_path_us(0.0, phase_us=40.0) == pytest.approx(6 * (0.5 * 2.0 + 0.5 * 0.5))
 
 
 @pytest.mark.parametrize("step_ns", [-1, 1 << 60])
