@@ -2,10 +2,11 @@
 
     python -m benchmarks.training_estimate WAY KIND SECONDS
 
-WAY is "manual" or "auto" (to be started by `llmtop run`), KIND one of `training_kinds.KINDS`. A client of the
-screen reads all the time. Blocks of some steps without llmtop and with it take turns. What counts is the
-difference of the lower quartiles of single steps, which other programs disturb least, and beside it how long the
-training waited for llmtop's other threads (`TakenTime`). To be run with LLMTOP_RUN_LOG=0.
+WAY is "manual" or "auto" (to be started by `llmtop run`), KIND one of `training_kinds.KINDS` and
+`more_training_kinds.MORE_KINDS`. A client of the screen reads all the time. Blocks of steps without llmtop and
+with it take turns. What counts is the difference of the lower quartiles of single steps, which other programs
+disturb least, with how long the training waited for llmtop's other threads (`TakenTime`). To be run with
+LLMTOP_RUN_LOG=0.
 
 Prints one JSON object: the microseconds that a step takes, what llmtop adds (with 95 % interval, by processor time
 and by the clock), what a step waits, the estimate, and the number of pairs of blocks.
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.more_training_kinds import MORE_KINDS
 from benchmarks.result import RESAMPLES
 from benchmarks.training_blocks import Client, waited_ns
 from benchmarks.training_kinds import KINDS, Kind, StepFunction
@@ -134,7 +136,7 @@ def main() -> None:
     """Measure and print."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    print(json.dumps(measure(sys.argv[1], KINDS[sys.argv[2]](), float(sys.argv[3]))), flush=True)
+    print(json.dumps(measure(sys.argv[1], (KINDS | MORE_KINDS)[sys.argv[2]](), float(sys.argv[3]))), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
 SAMPLES = 15
-"""Medians are over the last so many; one takes some 0.2 ms."""
+"""How many are kept. One takes some 0.2 ms."""
 SOON_NS = 1_000_000_000
 """Time between the first samples."""
 LATER_NS = 10_000_000_000
 """Time between all others: 0.002 % of the time."""
 WARM_TRIES = 5
 _SWEPT_BYTES = 1 << 20
-"""Size of a core's second cache."""
+"""Size of a core's second cache. More was tried: to allocate it costs a call more than the caches do."""
 
 
 class Costs:
@@ -58,8 +58,8 @@ class Costs:
         return median(tuple(self._cold))
 
     def warm_ns(self) -> float:
-        """Return the cost of one entry of a phase right after others."""
-        return median(tuple(self._warm))
+        """Return the cost of one entry of a phase right after others: the least of all samples."""
+        return min(tuple(self._warm))
 
     def sample(self, recorder: State, now: int) -> None:
         """Take a sample if it is time for one. Only between steps, in the thread that trains.
@@ -80,7 +80,7 @@ class Costs:
             cold = self._time_cold()
             warm = min(self._time_warm() for _ in range(WARM_TRIES))
             self._cold.append(cold)
-            self._warm.append(min(warm, cold))
+            self._warm.append(warm)
         finally:
             recorder.node, recorder.watch = recorder.root, watch
             recorder.pending, recorder.begun, recorder.next_index = pending, begun, index

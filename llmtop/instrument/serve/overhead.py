@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0
 """How often it is estimated anew."""
-HOOKED = 3.2
+HOOKED = 3.8
 """A phase that hooks open and close costs so many times the phase itself, with the hook and what it asks
 (docs/measurements.md)."""
 STEP_PHASES = 2.0
 """A step without phases costs so many phases: 0.79 to 0.85 µs and 0.41 µs in a loop of their own."""
-COLD_AFTER_NS = 32_000
-"""Time between two calls in which a step replaces the core's second cache: a core reads some 32 bytes a ns."""
+WARM_UNTIL_NS, COLD_AFTER_NS = 10_000, 24_000
+"""Time between two calls up to which the caches keep what a call needs, and from which on they have lost it: found
+by twelve kinds of step (docs/measurements.md)."""
+WARM_FACTOR = 1.7
+"""A phase with warm caches costs so many times its begin and end: it is also asked for by its name."""
 GAP_FACTOR = 2.4
 """A phase costs so many times what lies between two that follow each other, in steps that replace the caches: it
 works outside of its stamps too, and the step's code is out of the caches after it (docs/measurements.md)."""
-_OWN_GAP = 1.5
-"""A gap of more than so many calls with cold caches has code of the script's in it."""
 _STEPS = 64
 """Steps that it is an average of."""
 
@@ -92,17 +93,18 @@ def hot_path_ns(recorder: State, costs: MeasuredCosts) -> float:
     if not rows:  # all overwritten while they were read
         return STEP_PHASES * costs.cold_ns()
     phases = sum(sum(row[FIELDS + 1 :: 2]) for row in rows) / len(rows)
-    between: float = median(row[2] for row in rows) / (2 * (1 + phases))
-    cold, warm = costs.cold_ns(), costs.warm_ns()
-    replaced = min(1.0, between / COLD_AFTER_NS)
-    each = replaced * cold + (1 - replaced) * warm
+    calls = 2 * (1 + phases)
+    between: float = median(row[2] for row in rows) / calls
+    replaced = min(max((between - WARM_UNTIL_NS) / (COLD_AFTER_NS - WARM_UNTIL_NS), 0.0), 1.0)
+    cold, times = costs.cold_ns(), 1.0
     if recorder.facts.auto and not recorder.manual_used:
-        return (STEP_PHASES + phases * HOOKED) * each
-    gap = _gap_ns(recorder, rows)
-    # An observer of phases works in the gaps too, and what it takes is known.
-    if recorder.watch is None and 0 < gap <= _OWN_GAP * cold:
-        each = replaced * GAP_FACTOR * gap + (1 - replaced) * each
-    return (STEP_PHASES + phases) * each
+        times = HOOKED
+    elif recorder.watch is None and 0 < (gap := _gap_ns(recorder, rows)) <= cold:
+        # A gap that takes longer than a call with cold caches has code of the script's in it. An observer of
+        # phases works in the gaps too, and what it takes is known.
+        cold = GAP_FACTOR * gap
+    each = replaced * cold + (1 - replaced) * WARM_FACTOR * costs.warm_ns()
+    return (STEP_PHASES + phases * times) * each
 
 
 def _gap_ns(recorder: State, rows: list[Row]) -> float:
