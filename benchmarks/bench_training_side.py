@@ -1,9 +1,10 @@
 """What llmtop adds to a training step, in the training thread, beside TraceML and two primitives.
 
-What it adds, watched or not, and what it says that it does, are measured by blocks in turns within one process
-(`benchmarks.training_blocks`), so that a busy machine weighs on all; the same for the floor. TraceML stays in the
-whole process, so its cost is the difference between processes, which is known to some 20 us. By hand and
-`llmtop run` are also compared, in turns of processes, with commit 551f3bb.
+What it adds, watched or not, is measured by blocks in turns within one process (`benchmarks.training_blocks`), so
+that a busy machine weighs on all; the same for the floor. What it says that it adds is held against single steps
+in turns (`benchmarks.training_estimate`). TraceML stays in the whole process, so its cost is the difference between
+processes, which is known to some 20 us. By hand and `llmtop run` are also compared, in turns of processes, with
+commit 551f3bb.
 """
 
 from __future__ import annotations
@@ -34,15 +35,23 @@ BLOCKS = (
     ("manual", "usual", 30, "by hand, a step of"),
     ("manual", "short", 20, "by hand, a step of"),
     ("manual", "long", 40, "by hand, a step of"),
-    ("manual", "many", 15, "by hand, 31 phases in a step of"),
-    ("manual", "tiny", 10, "by hand, one phase in a step of"),
     ("auto", "usual", 30, "llmtop run, a step of"),
 )
 """Way, kind of step, seconds, words."""
 ADDED_LIMITS = {("manual", "usual"): 20.0, ("auto", "usual"): 28.0}
 WATCHED_LIMIT = 8.0
-WATCHED_KINDS = ("usual", "short", "long")
 SAID_LIMIT = 1.3
+ESTIMATES = (
+    ("manual", "usual", 10, "by hand, a step of"),
+    ("manual", "short", 10, "by hand, a step of"),
+    ("manual", "long", 20, "by hand, a step of"),
+    ("manual", "many", 10, "by hand, 31 phases in a step of"),
+    ("manual", "tiny", 5, "by hand, one phase in a step of"),
+    ("auto", "usual", 10, "llmtop run, a step of"),
+)
+"""Likewise, for the estimate."""
+MOST_UNCERTAIN = 0.25
+"""Half of the interval, of what is measured: a wider one decides nothing."""
 STAMPED_STEPS = 20_000
 
 
@@ -79,8 +88,13 @@ def _measure(way: str, seconds: float = SECONDS, root: Path = REPOSITORY) -> dic
 
 def _blocks(way: str, kind: str, seconds: float, *, run_log: bool = False) -> Any:
     """What `benchmarks.training_blocks` prints."""
+    return _program("benchmarks.training_blocks", way, kind, seconds, run_log=run_log)
+
+
+def _program(module: str, way: str, kind: str, seconds: float, *, run_log: bool = False) -> Any:
+    """What a module prints that measures a kind of step."""
     with tempfile.TemporaryDirectory(prefix="lt-") as directory:
-        command = [sys.executable, "-m", "benchmarks.training_blocks", way, kind, str(seconds)]
+        command = [sys.executable, "-m", module, way, kind, str(seconds)]
         if way == "auto":
             command = [sys.executable, "-m", "llmtop", "run", "--", *command]
         env = _environment(directory) | ({} if run_log else {"LLMTOP_RUN_LOG": "0"})
@@ -164,19 +178,29 @@ def _in_turns(way: str, older: Path) -> tuple[list[float], list[float]]:
 def _by_blocks() -> Iterator[Result]:
     for way, kind, seconds, words in BLOCKS:
         found = _blocks(way, kind, seconds)
-        plain, added = found["plain"], {state: spread(values) for state, values in found["added"].items()}
-        name = f"{words} {plain / 1e3:.2g} ms" if plain > 100 else f"{words} {plain:.2g} µs"
-        alone, screen = added["alone"], added["screen"]
+        added = {state: spread(values) for state, values in found["added"].items()}
+        alone, name = added["alone"], _step_name(words, found["plain"])
         yield Result(f"{name}, added", alone.value, "µs", ADDED_LIMITS.get((way, kind)), "", alone.interval)
-        limit = WATCHED_LIMIT if kind in WATCHED_KINDS else None
         for state, who in (("watching", "the screen"), ("watching both", "the screen and the exporter")):
             more = added[state]
-            yield Result(f"  watched by {who}, more than that", more.value, "µs", limit, "", more.interval)
-        if screen.interval[0] <= 0:
-            continue  # too uncertain on this machine to hold anything against it
-        said, note = found["said"], f"{found['said']:.1f} µs said, {screen.value:.1f} µs measured"
-        ratio = _cost_ratio(said, screen.value)
-        yield Result("  what it says that it costs, over that", ratio, "x", SAID_LIMIT, note)
+            yield Result(f"  watched by {who}, more than that", more.value, "µs", WATCHED_LIMIT, "", more.interval)
+
+
+def _step_name(words: str, plain_us: float) -> str:
+    return f"{words} {plain_us / 1e3:.2g} ms" if plain_us > 100 else f"{words} {plain_us:.2g} µs"
+
+
+def _estimates() -> Iterator[Result]:
+    for way, kind, seconds, words in ESTIMATES:
+        found = _program("benchmarks.training_estimate", way, kind, seconds)
+        added, low, high = found["added"]
+        true, said = added + found["waited"], statistics.median(found["said"])
+        ends = low + found["waited"], high + found["waited"]
+        yield Result(f"{_step_name(words, found['step'])}, added while watched", true, "µs", None, "", ends)
+        decided = (high - low) / 2 <= MOST_UNCERTAIN * true
+        note = f"{said:.1f} µs said" if decided else f"{said:.1f} µs said: not decided"
+        limit = SAID_LIMIT if decided else None
+        yield Result("  what it says that it costs, over that", _cost_ratio(said, true), "x", limit, note)
 
 
 def _beside_older() -> Iterator[Result]:
@@ -223,6 +247,7 @@ def run() -> Iterator[Result]:
     yield Result("  over five bare stamping context managers", ours / bare, "x", 4.0, f"{bare / 1e3:.2f} µs")
     yield Result(FLOOR, _added_to_floor(), "µs")
     yield from _by_blocks()
+    yield from _estimates()
     waited = _blocks("manual", "usual", 1, run_log=True)["waited"]
     yield Result("what a step waits for the threads that serve and write", waited, "µs", note="by processor time")
     yield from _beside_older()

@@ -39,7 +39,6 @@ SAYING_SECONDS = 6.5
 """An estimate is made every two seconds."""
 WARM_STEPS = 150
 SIZES = {"short": (64, 16), "usual": (training_step.WIDTH, training_step.BATCH), "long": (440, 160)}
-KINDS = (*SIZES, "tiny", "many")
 LAYERS = 30
 STATES = {"plain": (), "alone": (), "screen": (EVERY_MS,), "both": (EVERY_MS, UNATTENDED_EVERY_MS)}
 """How long the clients that watch in each state accept to wait, in ms."""
@@ -147,11 +146,14 @@ def tiny_step() -> tuple[StepFunction, StepFunction]:
     return plain, watched
 
 
+STEPS: dict[str, Callable[[], tuple[StepFunction, StepFunction]]] = {"tiny": tiny_step, "many": many_phases}
+KINDS = (*SIZES, *STEPS)
+
+
 def both_ways(way: str, kind: str, training: Training) -> Ways:
     """The step of that kind, warm."""
-    makers: dict[str, Callable[[], tuple[StepFunction, StepFunction]]] = {"tiny": tiny_step, "many": many_phases}
-    if kind in makers:
-        plain, watched = makers[kind]()
+    if kind in STEPS:
+        plain, watched = STEPS[kind]()
     else:
         plain, watched = training.plain, training.manual() if way == "manual" else training.plain
     if way == "manual":

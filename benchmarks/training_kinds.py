@@ -7,6 +7,7 @@ module whose class the hooks time. A step takes a millisecond or a few on one CP
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import llmtop
-from benchmarks.training_step import Training
+from benchmarks import training_step
+from benchmarks.training_blocks import KINDS as BLOCK_KINDS
+from benchmarks.training_blocks import SIZES, STEPS
 
 WIDTH, BATCH = 64, 16
 MICRO_BATCHES = 8
@@ -249,27 +252,31 @@ def compiled() -> Kind:
     return Kind(plain, by_hand, model)
 
 
-def usual() -> Kind:
-    """The step of `training_step`, on which the estimate was set."""
-    training = Training()
+def _of_blocks(kind: str) -> Kind:
+    """A kind of `training_blocks`, on some of which the estimate was set."""
+    training_step.WIDTH, training_step.BATCH = SIZES.get(kind, SIZES["usual"])
+    training = training_step.Training()
 
     def endless() -> Iterator[Any]:
         while True:
             yield from iter(training.loader)
 
     batches = endless()
-    by_hand: list[Any] = []
+    if kind in STEPS:
+        plain, by_hand = STEPS[kind]()
+        return Kind(lambda: plain(batches), lambda: by_hand(batches), training.model)
+    made: list[Any] = []
 
     def watched() -> None:
-        if not by_hand:  # made at the first call: it attaches, which hooks take for a script that times itself
-            by_hand.append(training.manual())
-        by_hand[0](batches)
+        if not made:  # made at the first call: it attaches, which hooks take for a script that times itself
+            made.append(training.manual())
+        made[0](batches)
 
     return Kind(lambda: training.plain(batches), watched, training.model)
 
 
 KINDS: dict[str, Callable[[], Kind]] = {
-    "usual": usual,
+    **{kind: partial(_of_blocks, kind) for kind in BLOCK_KINDS},
     "accumulation": accumulation,
     "adversarial": adversarial,
     "mixed_precision": mixed_precision,

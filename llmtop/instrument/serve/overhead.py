@@ -35,6 +35,8 @@ WARM_FACTOR = 1.7
 GAP_FACTOR = 2.4
 """A phase costs so many times what lies between two that follow each other, in steps that replace the caches: it
 works outside of its stamps too, and the step's code is out of the caches after it (docs/measurements.md)."""
+_OWN_GAP = 1.5
+"""A gap that takes longer than so many calls with cold caches has code of the script's in it."""
 _STEPS = 64
 """Steps that it is an average of."""
 
@@ -99,9 +101,8 @@ def hot_path_ns(recorder: State, costs: MeasuredCosts) -> float:
     cold, times = costs.cold_ns(), 1.0
     if recorder.facts.auto and not recorder.manual_used:
         times = HOOKED
-    elif recorder.watch is None and 0 < (gap := _gap_ns(recorder, rows)) <= cold:
-        # A gap that takes longer than a call with cold caches has code of the script's in it. An observer of
-        # phases works in the gaps too, and what it takes is known.
+    elif recorder.watch is None and 0 < (gap := _gap_ns(recorder, rows)) <= _OWN_GAP * cold:
+        # An observer of phases works in the gaps too, and what it takes is known.
         cold = GAP_FACTOR * gap
     each = replaced * cold + (1 - replaced) * WARM_FACTOR * costs.warm_ns()
     return (STEP_PHASES + phases * times) * each
