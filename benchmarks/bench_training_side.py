@@ -46,7 +46,7 @@ ESTIMATES = (
     ("manual", "short", 10, "by hand, a step of"),
     ("manual", "long", 20, "by hand, a step of"),
     ("manual", "many", 10, "by hand, 31 phases in a step of"),
-    ("manual", "tiny", 5, "by hand, one phase in a step of"),
+    ("manual", "tiny", 10, "by hand, one phase in a step of"),
     ("auto", "usual", 10, "llmtop run, a step of"),
 )
 """Likewise, for the estimate."""

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmtop.instrument.record.taken_time import processor_ns, thread_clock
-from llmtop.instrument.steps.ring import FIELDS, Row
+from llmtop.instrument.steps.ring import FIELDS, Row, in_phases
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder_parts import MeasuredCosts
@@ -110,11 +110,8 @@ def hot_path_ns(recorder: State, costs: MeasuredCosts) -> float:
 
 def _gap_ns(recorder: State, rows: list[Row]) -> float:
     """Return the time from a phase's end to the next one's begin; a step's begin and end count as one too."""
-    places = [FIELDS + node.slot for node in tuple(recorder.root.children.values())]
-    gaps: list[float] = []
-    for row in rows:
-        outer = [row[place : place + 2] for place in places if place < len(row)]
-        gaps.append((row[2] - sum(ns for ns, _ in outer)) / (1 + sum(count for _, count in outer)))
+    phases = [in_phases(row, recorder.root) for row in rows]
+    gaps: list[float] = [(row[2] - ns) / (1 + count) for row, (ns, count) in zip(rows, phases, strict=True)]
     return median(gaps)
 
 

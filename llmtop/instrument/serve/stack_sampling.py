@@ -34,7 +34,7 @@ from llmtop.instrument.serve.lock_wait import AT_ONCE_NS, LockWait
 from llmtop.instrument.serve.sampled_moment import OF_NO_PLACE, outermost, sampled_moment
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
-from llmtop.instrument.steps.ring import FIELDS, MASK
+from llmtop.instrument.steps.ring import FIELDS, MASK, share_in_no_phase
 from llmtop.protocol import wire
 from llmtop.protocol.training_facts import CODE_AFTER, GARBAGE_COLLECTION, SampledStep
 
@@ -57,13 +57,13 @@ HOLD_S: Final = 0.2
 """Longest delay of a message: samples are taken with messages, since each wake of the thread costs the training
 more than what is done in it."""
 FEW_HOLD_S: Final = 0.5
-"""The same while samples in no phase are few or there is no phase, and no GPU is timed: nothing is decided by
-samples then."""
+"""The same while little of the step is in no phase or there is no phase, and no GPU is timed: nothing is decided
+by samples then."""
 FEW_SHARE: Final = 0.04
-"""Share of the samples in no phase below which they are few. The rule `outside` asks what the lines are from 7 %
-of the step on."""
-_SHARE_SAMPLES: Final = 32
-"""Samples over which that share is averaged: some ten seconds."""
+"""Share of the step in no phase below which it is little. The rule `outside` asks what the lines are from 7 % of
+the step on."""
+_SHARE_STEPS: Final = 64
+"""Steps that this share is the median of."""
 _FRACTIONS: Final = 1 << 20
 AIMS: Final = 24
 AIM_APART_NS: Final = 50_000_000
@@ -111,8 +111,8 @@ class StackSampler:
         """Time since `_found_since`, in ns, for which samples showed whether it waits for the GPU."""
         self._unjudged = 0
         """Since the last sample that showed it, in ns."""
-        self._outside_share = 2 * FEW_SHARE
-        """Share of the recent samples that are in no phase; not few until there are samples."""
+        self._outside_share = 1.0
+        """Share of the recent steps that is in no phase, by their stamps."""
         self.number = 0
         """Number of the message in `outside`."""
         self.outside: wire.Outside | None = None
@@ -140,7 +140,7 @@ class StackSampler:
         self._wanted = ""
         self._aims_left.clear()
         self._describer.forget()
-        self._outside_share = 2 * FEW_SHARE
+        self._outside_share = 1.0
         self._forget_found()
         self._forget_waits()
         self.outside = None
@@ -171,7 +171,6 @@ class StackSampler:
         collections, self._collections = self._collections, gc.get_stats()[2]["collections"]
         moment = OF_NO_PLACE if tracks is not None else sampled_moment(recorder, self.lock_wait)
         in_no_phase = moment.is_outside and not recorder.evaluates
-        self._outside_share += (in_no_phase - self._outside_share) / _SHARE_SAMPLES
         if between and not self.waits_for and tracks is None and recorder.ring.count:
             self._sample_gpu_wait(thread, between)  # first: to read a line of source gives up the lock
         may_wait = since_step >= REST_NS
@@ -303,6 +302,10 @@ class StackSampler:
         return taken
 
     def _finish_message(self, now: int) -> None:
+        ring = self._recorder.ring
+        self._outside_share = share_in_no_phase(
+            ring.read(ring.count - _SHARE_STEPS, _SHARE_STEPS)[1], self._recorder.root
+        )
         over, self._found_since = now - self._found_since, now
         sampled = self._take_sampled()
         if self._found or self._judged or sampled:

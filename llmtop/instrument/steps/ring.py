@@ -6,9 +6,11 @@ the tables of the struct module are cold each time, which costs twice what the f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
-from llmtop.instrument.steps.phase_tree import Paths
+from llmtop.instrument.steps.phase_tree import Paths, PhaseNode
 
 SIZE = 2048
 """Steps kept; a power of two."""
@@ -60,3 +62,26 @@ class Ring:
         copied = [self.rows[number & MASK] for number in range(start, stop)]
         overrun = min(max(0, self.oldest() - start), len(copied))
         return start + overrun, copied[overrun:]
+
+
+def in_phases(row: Row, root: PhaseNode) -> tuple[int, int]:
+    """Return the nanoseconds that a step spent in phases, and how many there were, without those within others.
+
+    Args:
+        row: of a ring.
+        root: of the tree of phases that its cells belong to.
+    """
+    places = [FIELDS + node.slot for node in tuple(root.children.values())]
+    cells = [row[place : place + 2] for place in places if place < len(row)]
+    return sum(ns for ns, _ in cells), sum(count for _, count in cells)
+
+
+def share_in_no_phase(rows: Sequence[Row], root: PhaseNode) -> float:
+    """Return the share of a step, up to the begin of the next one, that no phase has: the median; 1 if unknown.
+
+    Args:
+        rows: of a ring.
+        root: as of `in_phases`.
+    """
+    shares = [1 - in_phases(row, root)[0] / max(row[2], row[3]) for row in rows if row[2] > 0]
+    return median(shares) if shares else 1.0
