@@ -14,12 +14,16 @@ from llmtop.postmortem.flight_dumps import DumpAnswer, read_pickles
 from tests.support.job_files import WORLD, call, dump, write_dumps
 
 _RECORD = """
-import os, sys, torch, torch.distributed as dist
+import os, pickle, sys, time, torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 for size in (3, 5):
     dist.all_reduce(torch.ones(size))
 dist.broadcast(torch.ones(2, dtype=torch.float64), 0)
+until = time.monotonic() + 60  # a call may return before its end is noted
+while not all(one["retired"] for one in pickle.loads(_dump_fr_trace())["entries"]):
+    assert time.monotonic() < until
+    time.sleep(0.01)
 open(sys.argv[1], "wb").write(_dump_fr_trace())
 open(sys.argv[2], "wb").write(_dump_fr_trace_json())
 os._exit(0)
