@@ -7,6 +7,7 @@ the median over the pairs of the ratio of their median steps.
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import threading
@@ -23,7 +24,7 @@ from llmtop.protocol import wire
 from tests.support.trainings import Heard, Training, connect
 from tui.screens.stacks import REFRESH_SECONDS
 
-PAIRS = 10
+PAIRS = int(os.environ.get("LLMTOP_BENCH_TURNS", "10"))
 BLOCK_SECONDS = float(loading.BURST_SECONDS)
 MOST = 1.02
 STEPS = """

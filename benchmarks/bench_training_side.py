@@ -29,12 +29,12 @@ ROUNDS, PAIRS, SECONDS = 3, 6, 1.5
 FLOOR = "the least that such a measurement can cost: five time stamps and one write to mapped memory, added"
 OLDER = "551f3bb"
 """The commit that the costs are held to (docs/figures.md)."""
-TURNS, TURN_SECONDS = 10, 2.0
-"""Many and short: where the memory of a process happens to lie moves what it tells by some 15 us either way."""
+TURNS, TURN_SECONDS = int(os.environ.get("LLMTOP_BENCH_TURNS", "10")), 2.0
+"""Many and short: where the memory of a process happens to lie moves what it shows by some 15 us either way."""
 BLOCKS = (
     ("manual", "usual", 30, "by hand, a step of"),
     ("manual", "short", 20, "by hand, a step of"),
-    ("manual", "long", 40, "by hand, a step of"),
+    ("manual", "long", 10, "by hand, a step of"),
     ("auto", "usual", 30, "llmtop run, a step of"),
 )
 """Way, kind of step, seconds, words."""
