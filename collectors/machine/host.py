@@ -61,7 +61,7 @@ class HostSource:
         self._interval = max(interval, SHORTEST_SECONDS)
         self._name = platform.node()
         self._user = _value_or_none(lambda: psutil.Process().username())
-        self._thread = PeriodicThread("host", self._round, self._interval)
+        self._thread = PeriodicThread("host", self.read_once, self._interval)
         self._before: _Counters | None = None
         self._ticks: dict[bytes, tuple[int, int]] = {}
         self._host = Host(name=self._name)
@@ -104,7 +104,8 @@ class HostSource:
         self._thread.stop()
         self._thread.join(0.5)
 
-    def _round(self) -> None:
+    def read_once(self) -> None:
+        """Read the host; its thread does it once per interval."""
         first = self._before is None
         ticks = _value_or_none(procfs.cpu_ticks) or {}
         cores = _busy_pct(self._ticks, ticks)

@@ -81,7 +81,7 @@ class ProcessSource:
         self._uses, self._attached = uses, attached
         self._trusted = has_host_pids() if trusted is None else trusted
         self._interval = max(interval, SHORTEST_SECONDS)
-        self._thread = PeriodicThread("processes", self._round, self._interval)
+        self._thread = PeriodicThread("processes", self.read_once, self._interval)
         self._wall_clock = WallClock()
         self._offset_ns = self._wall_clock.offset_ns()
         self._looked_at: float | None = None
@@ -124,7 +124,8 @@ class ProcessSource:
         self._thread.stop()
         self._thread.join(0.5)
 
-    def _round(self) -> None:
+    def read_once(self) -> None:
+        """Read all processes in use; its thread does it once per interval."""
         offset_ns = self._wall_clock.offset_ns()
         if offset_ns != self._offset_ns:  # psutil keeps when a process began, by the wall clock of then
             self._known, self._offset_ns, self._rounds = {}, offset_ns, 0

@@ -66,7 +66,7 @@ def inside() -> int:
         listed = listed_pids()
         uses = tuple(GpuUse(pid=pid, gpu_uuid="GPU") for pid in listed)
         source = ProcessSource(lambda: uses)
-        source._round()
+        source.read_once()
         rows = msgspec.to_builtins(source.latest())
         found = {"pid_inside": child.pid, "listed_inside": listed, "rows": rows}
         found["namespace_is_the_hosts"] = has_host_pids()

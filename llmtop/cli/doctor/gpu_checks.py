@@ -34,9 +34,9 @@ def check_gpus() -> list[Check]:
     found = [*_driver(nvidia, any_other=other)]
     mine = [gpu for gpu in shown if gpu.vendor == "NVIDIA" and gpu.mig_parent_uuid is None]
     if mine:
-        found.append(_activity(mine))
+        found.append(activity_check(mine))
     found.append(_amd([gpu for gpu in shown if gpu.vendor == "AMD"], reading))
-    found.append(_tpus([gpu for gpu in shown if gpu.vendor == "Google"], reading))
+    found.append(tpu_check([gpu for gpu in shown if gpu.vendor == "Google"], reading))
     return [*found, *_others()]
 
 
@@ -68,8 +68,8 @@ def _reading() -> GpuReading:
         source.close()
 
 
-def _activity(gpus: list[Gpu]) -> Check:
-    """SM, tensor and memory activity: by the driver, else by the node's dcgm-exporter."""
+def activity_check(gpus: list[Gpu]) -> Check:
+    """Return what provides SM, tensor and memory activity: the driver, else the node's dcgm-exporter."""
     name = "SM activity"
     lacking = [gpu for gpu in gpus if gpu.sm_active_pct is None]
     if not lacking:
@@ -118,7 +118,13 @@ def _amd(shown: list[Gpu], reading: GpuReading | None) -> Check:
     return Check(name=name, ok=False, says=_note(reading, "AMD: ") or "amdsmi did not reply")
 
 
-def _tpus(shown: list[Gpu], reading: GpuReading | None) -> Check:
+def tpu_check(shown: list[Gpu], reading: GpuReading | None) -> Check:
+    """Return whether TPUs are read, and what would change that.
+
+    Args:
+        shown: TPUs that the monitor shows.
+        reading: of all GPUs; None: there is none.
+    """
     from collectors.tpu import presence
 
     name, count = "TPUs", presence.chip_count()

@@ -61,28 +61,28 @@ def test_tpus_and_torch_xla_are_told_and_what_would_change_that(
     assert "not on TPUs" in checks["torch_xla"]["says"]
     monkeypatch.setattr(presence, "DEVICES", pci(tmp_path / "pci"))
     monkeypatch.setattr(presence, "has_binding", lambda: False)
-    missing = gpu_checks._tpus([], None)
+    missing = gpu_checks.tpu_check([], None)
     assert (missing.ok, missing.command) == (False, "pip install tpu-info")
     monkeypatch.setattr(presence, "has_binding", lambda: True)
     reading = GpuReading(notes=("TPU: the package tpu-info does not load (TypeError: no)",))
-    assert "does not load" in gpu_checks._tpus([], reading).says
+    assert "does not load" in gpu_checks.tpu_check([], reading).says
 
 
 def test_who_gives_sm_activity_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     hopper = Gpu(index=0, uuid="GPU-a", name="H100", sm_active_pct=3.0, activity_source="gpm")
     ampere = Gpu(index=1, uuid="GPU-b", name="A100")
-    assert gpu_checks._activity([hopper]).ok is True
+    assert gpu_checks.activity_check([hopper]).ok is True
     with servers() as serve:
         monkeypatch.setenv(VARIABLE, serve(page(b'DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-b"} 0.5\n')))
-        found = gpu_checks._activity([hopper, ampere])
+        found = gpu_checks.activity_check([hopper, ampere])
         assert found.ok is True
         assert "for GPU 1 through dcgm-exporter" in found.says
         monkeypatch.setenv(VARIABLE, serve(page(b"node_load1 1\n")))
-        found = gpu_checks._activity([hopper, ampere])
+        found = gpu_checks.activity_check([hopper, ampere])
         assert found.ok is False
         assert "unavailable for GPU 1" in found.says
         assert "dcgm-exporter" in found.command
     monkeypatch.setenv(VARIABLE, "none")
-    assert VARIABLE in gpu_checks._activity([ampere]).command
+    assert VARIABLE in gpu_checks.activity_check([ampere]).command
     monkeypatch.setenv(VARIABLE, "9400")
-    assert "not the URL" in gpu_checks._activity([ampere]).says
+    assert "not the URL" in gpu_checks.activity_check([ampere]).says

@@ -45,7 +45,7 @@ def test_the_machine_is_described(source: HostSource) -> None:
 def test_shares_and_rates_are_unknown_until_there_are_two_readings() -> None:
     source = HostSource(60)
     assert source.latest().memory_total_bytes is None
-    source._round()
+    source.read_once()
     host = source.latest()
     assert (host.cpu_pct, host.cpu_per_core_pct, host.net_rx_bytes_per_s, host.disk_read_bytes_per_s) == (
         None,
@@ -145,8 +145,8 @@ def test_what_the_kernel_hides_is_absent_and_the_rest_goes_on(monkeypatch: pytes
         monkeypatch.setattr(procfs, name, hidden)
     monkeypatch.setattr(procfs, "memory", dict)  # psutil finds the memory, and no swap
     source = HostSource(60)
-    source._round()
-    source._round()
+    source.read_once()
+    source.read_once()
     host = source.latest()
     assert host.memory_total_bytes is not None
     absent = (host.cpu_pct, host.swap_used_bytes, host.disk_read_bytes_per_s, host.net_rx_bytes_per_s)
@@ -208,17 +208,17 @@ from llmtop.cli.live.snapshot_text import render
 from llmtop.model.snapshot import Snapshot
 source = HostSource(60)
 mine = sorted(os.sched_getaffinity(0))
-source._round()
-source._round()
+source.read_once()
+source.read_once()
 before = source.latest()
 os.sched_setaffinity(0, mine[:1])
-source._round()
+source.read_once()
 after = source.latest()
 page = render(Snapshot(time=0.0, host=after))
 noted = any("may run on 1 of" in note for note in after.notes)
 print(before.cpus_allowed, after.cpus_allowed, noted, ", 1 allowed" in page)
 os.sched_setaffinity(0, mine)
-source._round()
+source.read_once()
 print(source.latest().cpus_allowed == before.cpus_allowed)
 """
     done = subprocess.run(
@@ -239,7 +239,7 @@ def test_memory_that_the_kernel_does_not_list_is_psutil_s_estimate(monkeypatch: 
         procfs, "memory", lambda: {"MemTotal": 8, "MemAvailable": 9, "SwapTotal": 7, "SwapFree": 2}
     )
     source = HostSource(60)
-    source._round()
+    source.read_once()
     host = source.latest()
     assert host.memory_total_bytes == total, "a container of LXC: more is available than there is"
     assert host.memory_used_bytes is not None
@@ -255,6 +255,6 @@ def test_shares_of_cpus_are_those_of_ticks_between_two_readings(proc: Path) -> N
         "cpu\ncpu0 30 0 20 160 10 0 0 0 0 0\ncpu1 10 0 0 55 40 0 0 0 0 0\ncpu2 9 0 0 9 0 0 0 0 0 0\n",
     ):
         (proc / "stat").write_text(lines)
-        source._round()
+        source.read_once()
     assert source.latest().cpu_per_core_pct == (25.0, 100.0)
     assert source.latest().cpu_pct == 62.5

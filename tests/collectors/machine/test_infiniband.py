@@ -61,5 +61,5 @@ def test_a_machine_without_adapters_has_none_and_files_that_go_are_absent(tmp_pa
 def test_the_host_has_them(tmp_path: Path) -> None:
     Adapter(tmp_path)
     source = HostSource(60, links=tmp_path)
-    source._round()
+    source.read_once()
     assert [port.device for port in source.latest().links] == ["mlx5_0"]

@@ -94,10 +94,10 @@ def test_a_process_on_a_gpu_is_joined_with_what_the_system_says(
 def test_cpu_and_io_are_unknown_until_there_are_two_looks(start: Start) -> None:
     child = start(IDLE)
     source = ProcessSource(lambda: [GpuUse(pid=child.pid, gpu_uuid=UUID)], interval=600, trusted=True)
-    source._round()
+    source.read_once()
     first = source.latest()[0]
     assert (first.cpu_pct, first.io_read_bytes_per_s) == (None, None)
-    source._round()
+    source.read_once()
     second = source.latest()[0]
     assert (second.cpu_pct, second.io_read_bytes_per_s) == (0.0, 0.0)
 
@@ -142,8 +142,8 @@ def test_a_zombie_and_a_stopped_process_are_called_so(start: Start, watch: Calla
 def test_a_pid_that_was_given_to_another_process_is_not_taken_for_the_old_one(start: Start) -> None:
     old = start(BUSY, "old")
     source = ProcessSource(lambda: [GpuUse(pid=old.pid, gpu_uuid=UUID)], interval=600, trusted=True)
-    source._round()
-    source._round()
+    source.read_once()
+    source.read_once()
     assert (source.latest()[0].command or "").endswith("old")
     assert source.latest()[0].cpu_pct is not None
     old.kill()
@@ -159,7 +159,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_taken_for_the_old_one(st
             break
     else:
         pytest.skip("other processes were always faster")
-    source._round()
+    source.read_once()
     row = source.latest()[0]
     assert (row.command or "").endswith("new")
     assert row.cpu_pct is None, "its CPU time is not measured against the old one's"
@@ -178,8 +178,8 @@ def test_what_belongs_to_a_stranger_and_is_not_shown_is_absent(
     monkeypatch.setattr(procfs, "io_bytes", hidden)
     monkeypatch.setattr(psutil.Process, "cmdline", denied)
     source = ProcessSource(lambda: [GpuUse(pid=child.pid, gpu_uuid=UUID)], interval=600, trusted=True)
-    source._round()
-    source._round()
+    source.read_once()
+    source.read_once()
     row = source.latest()[0]
     assert (row.io_read_bytes_per_s, row.io_write_bytes_per_s) == (None, None)
     assert row.command is not None
@@ -245,7 +245,7 @@ def test_the_pid_inside_a_container_is_found(watch: Callable[..., ProcessSource]
 def test_bytes_that_are_no_text_do_not_break_the_stream(start: Start) -> None:
     child = start(IDLE, b"\xff\xfe")
     source = ProcessSource(lambda: [GpuUse(pid=child.pid, gpu_uuid=UUID)], interval=600, trusted=True)
-    source._round()
+    source.read_once()
     line = to_json(Snapshot(time=0.0, host=Host(name="h"), processes=source.latest()))
     assert b"??" in line
 
@@ -288,7 +288,7 @@ def test_with_no_time_all_rows_are_there_and_the_largest_and_the_attached_are_kn
     source = ProcessSource(lambda: uses, lambda: [training.pid], interval=600, trusted=True)
     known: list[set[int]] = []
     for _ in range(5):
-        source._round()
+        source.read_once()
         rows = source.latest()
         assert {row.pid for row in rows} == {use.pid for use in uses}
         known.append({row.pid for row in rows if row.command is not None})
@@ -305,8 +305,8 @@ def test_with_no_time_the_first_rounds_look_at_all(start: Start, monkeypatch: py
     monkeypatch.setattr(collectors.machine.processes, "WHOLE_SECONDS", 600.0)
     uses = [GpuUse(pid=start(IDLE).pid, gpu_uuid=UUID) for _ in range(4)]
     source = ProcessSource(lambda: uses, interval=600, trusted=True)
-    source._round()
-    source._round()
+    source.read_once()
+    source.read_once()
     assert [row.cpu_pct for row in source.latest()] == [0.0] * 4
 
 
@@ -315,9 +315,9 @@ def test_a_row_follows_what_the_driver_says_between_two_looks(start: Start, no_t
     uses = [GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=3, sm_pct=1.0) for child in children]
     source = ProcessSource(lambda: uses, interval=600, trusted=True)
     for _ in range(3):
-        source._round()
+        source.read_once()
     uses[:] = [GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=3, sm_pct=9.0) for child in children[:2]]
-    source._round()
+    source.read_once()
     assert sorted((row.pid, row.gpu_sm_pct) for row in source.latest()) == sorted(
         (child.pid, 9.0) for child in children[:2]
     )
