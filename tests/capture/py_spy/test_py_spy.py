@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -130,10 +131,13 @@ def test_a_dump_has_the_main_thread_first_and_knows_the_users_own_frame(process:
 
 
 def test_a_recording_is_a_speedscope_file_and_a_tree(process: subprocess.Popen[str], tmp_path: Path) -> None:
+    began = time.monotonic()
     result = take.take(plan(process.pid, tmp_path / "captures"))
+    took = time.monotonic() - began
     profile = json.loads((result.folder / f"pid{process.pid}.speedscope.json").read_bytes())
     assert profile["profiles"][0]["name"] == "MainThread"
-    assert sum(profile["profiles"][0]["weights"]) == pytest.approx(0.7, rel=0.6)
+    # 0.7 s are asked for; a busy machine makes it more, and takes some of it from the thread.
+    assert 0.28 <= sum(profile["profiles"][0]["weights"]) <= took
     report = (result.folder / "report.md").read_text()
     assert "wait_for_data (train.py:" in report
     assert "burn (train.py:" in report
