@@ -8,8 +8,8 @@ import platform
 import signal
 import subprocess
 import sys
-import time
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
