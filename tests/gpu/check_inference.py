@@ -10,6 +10,7 @@ in percent; with --captures also what a report says of prefill and decode, by to
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import signal
@@ -166,6 +167,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--captures", action="store_true")
     arguments = parser.parse_args()
+    if importlib.util.find_spec("transformers") is None:
+        raise SystemExit("not run: transformers is not on this machine")
     for name in arguments.names or SCRIPTS:
         print(json.dumps(run(name, arguments.device, arguments.seconds, arguments.captures)), flush=True)
 
