@@ -315,8 +315,9 @@ def test_a_recording_goes_on(scenario: Scenario, monitor: Callable[..., Monitor]
     first = the_driver_pid(recording.process.pid)
     wait_for(lambda: path.exists() and path.stat().st_size > 0)
     scenario.crash(CALL).write()
-    wait_for(lambda: driver_pids(recording.process.pid) and the_driver_pid(recording.process.pid) != first)
-    scenario.mend(CALL).write()
+    wait_for(lambda: gone(first))
+    scenario.mend(CALL).write()  # now: each further crash doubles the time until the next start
+    wait_for(lambda: driver_pids(recording.process.pid))
     time.sleep(1.0)  # so that something comes after it
     recording.process.send_signal(signal.SIGINT)
     _, err = recording.process.communicate(timeout=30)
