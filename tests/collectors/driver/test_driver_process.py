@@ -118,8 +118,8 @@ def test_a_crash_is_said_with_the_time_of_the_next_try_and_survived(
     assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(slot, gpu_uuid(slot)) for slot in range(8)]
     assert all(gpu.util_pct is None and gpu.error == reading.notes[0] for gpu in reading.gpus)
     assert reading.uses == ()
+    scenario.mend(CALL, gpu=5).write()  # before each further crash has doubled the time until the next start
     wait_for(lambda: the_driver_pid(os.getpid()) != first, what="another process")
-    scenario.mend(CALL, gpu=5).write()
     reading = reading_when(driver, all_well)
     assert f"the driver's library crashed ({number.name}) at " in reading.notes[0], "it is still told afterwards"
     assert reading.notes[0].endswith("and was started again")
