@@ -1,7 +1,7 @@
 """Run all benchmarks but the soak, or those named: python -m benchmarks [--write] [NAME ...].
 
-Exits 1 when a promise is broken. All together take at most 20 minutes on two cores: where none is named, those
-that can watch for more or less time watch for less of it (`SHORTER`). The soak takes an hour.
+Exits 1 when a promise is broken. Where none is named, those that can watch for more or less time watch for
+less of it (`SHORTER`). The soak takes an hour.
 
 With --write the figures also replace those in docs/figures.md, of the benchmarks that have a table there.
 

@@ -62,7 +62,7 @@ by samples then."""
 FEW_SHARE: Final = 0.04
 """Share of the step in no phase below which it is little. The rule `outside` asks what the lines are from 7 % of
 the step on."""
-_SHARE_STEPS: Final = 64
+_SHARE_STEPS: Final = 16
 """Steps that this share is the median of."""
 _FRACTIONS: Final = 1 << 20
 AIMS: Final = 24

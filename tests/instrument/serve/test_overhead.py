@@ -50,12 +50,12 @@ run(10)
 r.annotate_with(None)
 first, rows = r.ring.read(0, 100)
 names = r.paths.names
-told = [
+found = [
     {"index": row[0], "took": row[2], "interval": row[3], "tokens": row[4],
      "phases": {names[i]: row[6 + 2 * i : 8 + 2 * i] for i in range(len(names)) if row[7 + 2 * i]}}
     for row in rows
 ]
-print(json.dumps({"steps": told, "heard": heard, "known": r.costs.has_samples, "cold_ns": r.costs.cold_ns(),
+print(json.dumps({"steps": found, "heard": heard, "known": r.costs.has_samples, "cold_ns": r.costs.cold_ns(),
     "warm_ns": r.costs.warm_ns(), "children": sorted(r.root.children), "left_out": r.left_out,
     "periodic_ns": r.costs.periodic_ns}))
 """
@@ -65,13 +65,13 @@ def test_what_calls_cost_is_found_out_without_a_trace_in_the_steps(runtime_dir: 
     with Training(COSTS, LLMTOP_DIR=str(runtime_dir)) as training:
         out, err = training.finish()
     assert err == ""
-    told = json.loads(out)
-    assert told["known"]
-    assert min(told["cold_ns"], told["warm_ns"], told["periodic_ns"]) > 0
-    assert told["children"] == ["dataload", "forward"]
-    assert told["left_out"] == {}
-    assert told["heard"] == ["dataload", "forward", "attention"] * 10
-    steps = told["steps"]
+    found = json.loads(out)
+    assert found["known"]
+    assert min(found["cold_ns"], found["warm_ns"], found["periodic_ns"]) > 0
+    assert found["children"] == ["dataload", "forward"]
+    assert found["left_out"] == {}
+    assert found["heard"] == ["dataload", "forward", "attention"] * 10
+    steps = found["steps"]
     assert [step["index"] for step in steps] == list(range(30))
     for step in steps:
         assert step["tokens"] == 7
