@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 PLANTING = """
 import gc, hashlib, json, os, sys, types
-import llmtop, llmtop.instrument.startup, llmtop.instrument.serve.server
+import llmtop, llmtop.instrument.startup, llmtop.instrument.serve.server, llmtop.instrument.run_log.writer
 from llmtop.instrument.guest import guard
 FOLDER = llmtop.__file__.rpartition("/")[0] + "/instrument/"
 HOT = ("auto/", "loader.py", *(f"record/{name}.py" for name in
@@ -34,6 +34,17 @@ reached, planted, plan = set(), [], None
 
 def name_of(code):
     return code.co_filename.removeprefix(FOLDER) + ":" + code.co_qualname
+
+def all_functions():
+    found = {}
+    gc.unfreeze()  # see tests/support/zygote.py
+    for function in gc.get_objects():
+        if type(function) is types.FunctionType and function.__code__.co_filename.startswith(FOLDER):
+            found.setdefault(name_of(function.__code__), []).append(function)
+    gc.freeze()
+    return found
+
+functions = all_functions()  # before the script has a module or an optimizer, which are to be found
 
 def is_inside(frame):
     # of what the script or torch calls, which is the door
@@ -66,11 +77,10 @@ def at_return(frame, event, argument):
 def always_raises(name):
     def planted_always(*args, **kwargs):
         raise RuntimeError("planted")
-    for function in gc.get_objects():
-        if type(function) is types.FunctionType and function.__code__.co_filename.startswith(FOLDER):
-            if name_of(function.__code__) == name and not function.__code__.co_freevars:
-                function.__code__ = planted_always.__code__
-                planted.append(name)
+    for function in functions.get(name, ()):
+        if not function.__code__.co_freevars:
+            function.__code__ = planted_always.__code__
+            planted.append(name)
 
 def in_child(chosen):
     # What a training ends with in which that function fails so; its plan is None, or (function, how).
