@@ -56,6 +56,8 @@ class TpuSource:
         self._problem: str | None = None
         self._name, self._per_chip = "TPU", 1
         self._count: int | None = None
+        self._counted_at: float | None = None
+        """Monotonic time at which the TPUs were first known."""
         self._owners: dict[int, int] = {}
         self._ports: list[int] = []
         self._values: dict[int, Values] = {}
@@ -93,8 +95,13 @@ class TpuSource:
             for device in range(chip * self._per_chip, (chip + 1) * self._per_chip)
             if device < len(rows)
         ]
-        settled = self._at > 0 or time.monotonic() - self._started_at > FIRST_DISCOVERY_SECONDS
-        return {"gpus": rows, "uses": uses, "notes": notes, "settled": settled}
+        return {"gpus": rows, "uses": uses, "notes": notes, "settled": self._is_settled()}
+
+    def _is_settled(self) -> bool:
+        """Return True once libtpu has answered, or has had its time for it since the TPUs are known."""
+        if self._at > 0 or not self._count or self._counted_at is None:
+            return True
+        return time.monotonic() - self._counted_at > self._patience()
 
     def _row(self, number: int) -> Values:
         now, fresh = time.monotonic(), time.monotonic() - self._at <= self._patience()
@@ -154,6 +161,8 @@ class TpuSource:
         self._name, self._per_chip, self._owners = name or "TPU", max(1, per_chip), owners
         self._ports = ports(set(owners.values()), procfs.environ)
         self._count = chips * self._per_chip
+        if self._counted_at is None:
+            self._counted_at = time.monotonic()
         if self._count:
             self._threads[1].start()
         self._on_fresh()

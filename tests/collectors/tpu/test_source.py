@@ -107,6 +107,23 @@ def test_the_duty_cycle_of_a_chip_is_that_of_both_its_devices(source: TpuSource,
     assert [use["gpu_uuid"] for use in told["uses"]] == [told["gpus"][n]["uuid"] for n in (2, 3)]
 
 
+def test_nothing_is_settled_before_the_first_answer_or_its_time(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectors.tpu.source, "FIRST_DISCOVERY_SECONDS", 0.0)  # a busy machine loads for longer
+    library.says[USUAL_PORT][TOTAL] = "hang"
+    source = TpuSource(0.1, load=lambda: library)
+    source.start()
+    try:
+        assert not told_when(source, lambda told: told["gpus"])["settled"]
+        library.go_on.set()
+        told = told_when(source, lambda told: told["settled"])
+        assert {row["error"] for row in told["gpus"]} == {f"late ({TOTAL})"}
+    finally:
+        for thread in source._threads:
+            thread.stop()
+
+
 @pytest.mark.parametrize("lost", [TOTAL, USED, DUTY, HBM])
 def test_a_figure_that_this_libtpu_does_not_have_is_absent_and_no_error(
     lost: str, source: TpuSource, library: Library
