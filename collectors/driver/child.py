@@ -41,8 +41,7 @@ _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _UNKNOWN = -1
 _CHANNEL = 3
 """The child's end of the channel has this number."""
-# The package llmtop is put there empty: what its __init__ imports is for trainings, and megabytes.
-_BEGIN = """\
+PROGRAM = """\
 import sys, types
 parent, home, binding, package, vendor = sys.argv[1:]
 sys.path.insert(0, home)
@@ -54,6 +53,8 @@ channel = isolate(int(parent))
 from collectors.driver.serve import serve
 serve(channel, vendor)
 """
+"""What the child runs. The package llmtop is put there empty: what its __init__ imports is for trainings, and
+megabytes."""
 _BINDINGS = {
     "NVIDIA": ("pynvml", "nvidia-ml-py"),
     "AMD": ("amdsmi", "amdsmi"),
@@ -96,7 +97,7 @@ def start(vendor: str = "NVIDIA") -> Child:
             pid = os.posix_spawn(
                 sys.executable or "python3",
                 # Isolated: neither the current folder nor what site-packages starts is this process's business.
-                [sys.executable, "-IS", "-c", _BEGIN, *arguments],
+                [sys.executable, "-IS", "-c", PROGRAM, *arguments],
                 os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHANNEL)],
             )

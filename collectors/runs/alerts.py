@@ -44,7 +44,8 @@ _MINUTE_SLOT = 59.0
 _LAST_STEPS, _LEAST_LAST_SECONDS = 5000, 70.0
 """Steps of all ranks that are taken one by one, at most but for the last minute, of which no means are written."""
 _RANKS_PER_SECOND, _MOST_FULL_SECONDS = 6.0, 10.0
-_RULE_PACKAGES = (llmtop.rules, llmtop.step_history, llmtop.model, collectors.runs, collectors.trainings)
+RULE_PACKAGES = (llmtop.rules, llmtop.step_history, llmtop.model, collectors.runs, collectors.trainings)
+"""Packages on whose code the recomputed alerts depend."""
 _LEAST_BYTES, _BYTES_PER_HOUR = 128 << 10, 80 << 10
 """Bytes of a file: a rank writes at most 1.5 MiB a day."""
 RECOMPUTED_NOTE = "no monitor watched at this time: alerts are recomputed from the steps of the run"
@@ -221,7 +222,7 @@ def _signature(run: Run) -> str:
 
 def _sources() -> Iterator[str]:
     """Yield size and time of the source files of the rules: in a checkout they change within a version."""
-    for package in _RULE_PACKAGES:
+    for package in RULE_PACKAGES:
         for path in package.__path__:
             for file in sorted(Path(path).rglob("*.py")):
                 info = file.stat()

@@ -21,7 +21,7 @@ from llmtop.runs.store import Run
 
 _WHOLE_NUMBERS = frozenset(("mem_used_bytes", "mem_total_bytes", "pcie_gen", "pcie_width"))
 _TOLERANCE_SECONDS = 1e-6
-_APPROACH_RANKS = 700
+APPROACH_RANKS = 700
 """Ranks times snapshots before a position to which a screen jumps: 0.2 s of processor time."""
 _LONGEST_SECONDS = 50.0
 """Rules forget what they know where two snapshots are over a minute apart."""
@@ -154,7 +154,7 @@ class RunSnapshots:
             seconds: how long before it to begin.
         """
         at_once = max(len(tracks) for tracks in self.attempts)
-        least = min(seconds * at_once / _APPROACH_RANKS, _LONGEST_SECONDS)
+        least = min(seconds * at_once / APPROACH_RANKS, _LONGEST_SECONDS)
         begin, before = self.members[0].first, -math.inf
         for at, length in self._times(position - seconds):
             if at - begin >= position - _TOLERANCE_SECONDS or at - before >= least:

@@ -11,12 +11,13 @@ from llmtop.format import duration, percent_text, rate
 from llmtop.model.loading_causes import CAUSE_NAMES
 from llmtop.model.snapshot import LoadingCost
 
-_IS = {
+COST_NAMES = {
     **CAUSE_NAMES,
     "start": CAUSE_NAMES["worker_starts"],
     "own": "code of the script",
     "unseen": "code whose stacks cannot be read",
 }
+"""Names of the costs of loading, by their cause; "start", "own" and "unseen" are parts of a share."""
 _SOME_BYTES_PER_S = 1e6
 """Less comes from storage by the way: modules that are imported, a checkpoint's list."""
 _FULL = 0.9
@@ -123,7 +124,7 @@ def _statement(cost: LoadingCost, known: Circumstances) -> str:
             if _is_from_storage(cost) or cost.cause == "disk"
             else "; they are in memory"
         )
-    return f"{share} of the time goes to {_IS[cost.cause]}{library} ({who}{at}){reads}"
+    return f"{share} of the time goes to {COST_NAMES[cost.cause]}{library} ({who}{at}){reads}"
 
 
 def _no_cause(cost: LoadingCost, known: Circumstances, at: str) -> str:
@@ -200,9 +201,9 @@ def _work_name(name: str, cost: LoadingCost) -> str:
     """Return the name of a kind of work; of files with the origin of their bytes, as far as the kernel reports
     it."""
     if name != "file" or cost.read_bytes_per_s is None:
-        return _IS[name]
+        return COST_NAMES[name]
     origin = f"{rate(cost.read_bytes_per_s)} from storage" if _is_from_storage(cost) else "from memory"
-    return f"{_IS[name]} ({origin})"
+    return f"{COST_NAMES[name]} ({origin})"
 
 
 def _code(cost: LoadingCost) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.model.snapshot import Alert, Host, Snapshot
 from llmtop.protocol import wire
 from tests.capture.conftest import Start
+from tests.support.processes import wait_for
 
 
 @pytest.mark.parametrize(
@@ -186,9 +189,26 @@ def test_other_alerts_do_not_fire_a_named_one() -> None:
     assert new.check() == "alert:input_bound: input_bound holds"
 
 
-def test_a_wall_clock_that_is_set_back_hides_no_slow_step() -> None:
+def _listening(path: Path) -> tuple[StepListener, socket.socket]:
+    """A listener to one training, pid 7, and the training's end of the connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server, ThreadPoolExecutor() as pool:
+        server.settimeout(60)
+        server.bind(str(path))
+        server.listen()
+
+        def greet() -> socket.socket:
+            training, _ = server.accept()
+            training.sendall(wire.encode(wire.Hello()))
+            return training
+
+        greeted = pool.submit(greet)
+        watch = StepListener([(7, path)])
+        return watch, greeted.result(60)
+
+
+def test_a_wall_clock_that_is_set_back_hides_no_slow_step(tmp_path: Path) -> None:
     """And fires for no step twice."""
-    watch = StepListener(())
+    watch, training = _listening(tmp_path / "7.sock")
     hour, ms = 3600 * 10**9, 10**6
     began = time.time_ns()
     offset = began - time.monotonic_ns()
@@ -198,9 +218,10 @@ def test_a_wall_clock_that_is_set_back_hides_no_slow_step() -> None:
             wire.StepDone(index=i, started_unix_ns=began - hour + moved + i * 20 * ms, host_ns=took * ms)
             for i in indices
         ]
-        watch._add(7, wire.Steps(steps=steps, unix_offset_ns=offset - hour + moved))
+        before = len(watch.steps_within(0)[7])
+        training.sendall(wire.encode(wire.Steps(steps=steps, unix_offset_ns=offset - hour + moved)))
+        wait_for(lambda: len(watch.steps_within(0)[7]) == before + len(steps))
 
-    watch._steps[7] = []
     slow = trigger.SlowSteps(SlowStep(medians=3.0), watch)
     heard(range(1, 41), moved=0)  # the clock was right an hour ago, when the training attached
     assert slow.check() is None
@@ -208,3 +229,5 @@ def test_a_wall_clock_that_is_set_back_hides_no_slow_step() -> None:
     assert "step 41 of pid 7" in (slow.check() or "")
     heard(range(42, 44), moved=-hour)
     assert slow.check() is None
+    watch.close()
+    training.close()

@@ -211,7 +211,7 @@ def test_a_file_that_the_configuration_names_is_opened(
         )
         assert checked("--check") == 0
     finally:
-        config._loaded.clear()
+        config.load(tmp_path / "none.toml")
     assert "is valid: 1 setting" in capsys.readouterr().out
 
 
@@ -230,7 +230,7 @@ def test_a_file_in_the_place_of_the_folder_for_captures_is_refused(
             else:
                 assert checked("--check") == 0
     finally:
-        config._loaded.clear()
+        config.load(tmp_path / "none.toml")
     assert "is valid" in capsys.readouterr().out
 
 

@@ -103,6 +103,9 @@ def test_util_sm_activity_and_events_hold_each_other_in_bounds() -> None:
     for values, who, expected in (
         ({}, {}, (40.0, "util", False)),
         ({"sm_active_pct": 55.0}, {}, (55.0, "sm", False)),
+        # DCGM's activity may be half a minute old, and so not of the same seconds as the steps.
+        ({"sm_active_pct": 55.0, "activity_source": "dcgm"}, {}, (40.0, "util", False)),
+        ({"sm_active_pct": 55.0, "activity_source": "gpm"}, {}, (55.0, "sm", False)),
         ({"sm_active_pct": 30.0}, {}, (40.0, "util", False)),
         ({}, events, (25.0, "events", False)),
         ({"sm_active_pct": 33.0}, events, (33.0, "sm", False)),
@@ -168,6 +171,13 @@ def test_util_counts_only_where_the_training_alone_computes(
 ) -> None:
     one = told({"mem_used_bytes": (39 << 30) + (400 << 20)}, processes=processes)
     assert (one.gpu_busy_pct is not None) == is_its_own
+
+
+def test_memory_of_the_system_shows_no_unlisted_process() -> None:
+    held = (Process(pid=100, gpu_uuid=gpu(0).uuid, gpu_mem_bytes=2 << 30),)
+    used = {"mem_used_bytes": 39 << 30}
+    assert told({**used, "memory_is_system": True}, processes=held).gpu_busy_pct == 40.0
+    assert told(used, processes=held).gpu_busy_pct is None
 
 
 def test_memory_that_a_process_has_just_taken_makes_it_no_two() -> None:

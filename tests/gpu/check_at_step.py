@@ -144,7 +144,7 @@ def apart(folder: Path, backend: str, rank: int = 1) -> dict[str, Any]:
         return {}
     one, two = (open_trace(folder / "traces" / f"rank{number}.pt.trace.json") for number in (0, rank))
     shift = (two.origin_unix_ns or 0) - (one.origin_unix_ns or 0)
-    ends = [align._collective_ends(trace).ends for trace in (one, two)]
+    ends = [align.collective_ends(trace).ends for trace in (one, two)]
     count = min(map(len, ends))
     apart = (ends[1][-count:] + shift - ends[0][-count:]) / 1000
     return {

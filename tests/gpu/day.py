@@ -132,15 +132,16 @@ def write_rows(text: str, rows: Iterable[Row]) -> str:
 def due(rows: list[Row]) -> list[Check]:
     """Return the checks without a row, and those whose code has changed since the commit of their row."""
     known = {row.check: row for row in rows}
-    return [one for one in CHECKS if one.name not in known or _has_changed(one.judges, known[one.name].commit)]
+    return [one for one in CHECKS if one.name not in known or has_changed(one.judges, known[one.name].commit)]
 
 
-def _has_changed(paths: tuple[str, ...], commit: str) -> bool:
+def has_changed(paths: tuple[str, ...], commit: str) -> bool:
+    """Return True if a file below these paths has changed since the commit, also if it is unknown here."""
     done = subprocess.run(
         ["git", "log", "-1", "--format=%h", f"{commit}..HEAD", "--", *paths],
         cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=GIT_SECONDS,
     )  # fmt: skip
-    return done.returncode != 0 or bool(done.stdout.strip())  # a commit that is unknown here says nothing
+    return done.returncode != 0 or bool(done.stdout.strip())
 
 
 def slices(checks: list[Check], seconds: float) -> list[list[Check]]:

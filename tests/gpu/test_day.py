@@ -43,8 +43,8 @@ def test_a_document_without_the_heading_gets_it() -> None:
     assert read_rows(write_rows("# Measured\n", [ROW])) == [ROW]
 
 
-def test_what_has_no_row_or_has_changed_since_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(day, "_has_changed", lambda paths, commit: commit == "old")
+def test_what_has_no_row_orhas_changed_since_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(day, "has_changed", lambda paths, commit: commit == "old")
     rows = [Row("", "", "new", one.name, "as expected") for one in CHECKS[1:]]
     assert due(rows) == [CHECKS[0]]
     assert due([Row("", "", "old", CHECKS[0].name, ""), *rows]) == [CHECKS[0]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.model.snapshot import Alert, Gpu, Host, Rank, Snapshot, Step
+from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Rank, Snapshot, Step
 from llmtop.recording.reader_writer import Reader, Writer
 from llmtop.recording.steady import MonotonicTime
 from llmtop.rules.engine import Rules
@@ -67,9 +67,17 @@ def test_another_machines_recording_joined_on_begins_anew() -> None:
     assert alert.since == pytest.approx(BEGAN + 7200)
 
 
-def rank(attached_at: float, cost: float, indices: Iterable[int]) -> Rank:
+def rank(attached_at: float, cost: float, indices: Iterable[int], *, waits: float = 0.0) -> Rank:
+    """A rank with new steps of `cost` seconds each, of which it waits `waits` seconds for data."""
+    loading = (Phase(name="dataload", host_seconds=waits),)
     steps = tuple(
-        Step(index=index, started_at=attached_at + index * cost, seconds=cost, interval_seconds=cost)
+        Step(
+            index=index,
+            started_at=attached_at + index * cost,
+            seconds=cost,
+            interval_seconds=cost,
+            phases=loading,
+        )
         for index in indices
     )
     return Rank(
@@ -83,33 +91,27 @@ def rank(attached_at: float, cost: float, indices: Iterable[int]) -> Rank:
     )
 
 
-def test_a_pid_that_another_training_got_has_nothing_of_the_first() -> None:
-    """Steps of 0.1 s, then, under the same pid, of 0.4 s: no training has become slower."""
+@pytest.mark.parametrize(("attached_after", "left"), [(0.0, ["input_bound"]), (20.0, [])], ids=["same", "another"])
+def test_a_pid_that_another_training_got_has_nothing_of_the_first(attached_after: float, left: list[str]) -> None:
+    """Steps of 0.1 s that wait for data, then, under the same pid, of 0.4 s that do not."""
     rules = Rules()
     first = [
         Snapshot(
             time=BEGAN + second,
             monotonic=500.0 + second,
             host=Host(name="node"),
-            ranks=(rank(BEGAN, 0.1, range(int(second) * 10, int(second) * 10 + 10)),),
+            ranks=(rank(BEGAN, 0.1, range(second * 10, second * 10 + 10), waits=0.06),),
         )
         for second in range(20)
     ]
-    judged(rules, first)
-    (before,) = rules._ranks.values()
-    later = BEGAN + 20
-    judged(
-        rules,
-        [
-            Snapshot(
-                time=later, monotonic=520.0, host=Host(name="node"), ranks=(rank(later, 0.4, range(300, 302)),)
-            )
-        ],
+    assert [alert.id for alert in judged(rules, first)[-1]] == ["input_bound"]
+    later = Snapshot(
+        time=BEGAN + 20,
+        monotonic=520.0,
+        host=Host(name="node"),
+        ranks=(rank(BEGAN + attached_after, 0.4, range(300, 302)),),
     )
-    (after,) = rules._ranks.values()
-    assert after is not before
-    assert after.key != before.key
-    assert [step.index for step in after.steps] == [300, 301]
+    assert [alert.id for alert in rules.apply(later).alerts] == left
 
 
 def written(path: Path, snapshots: list[Snapshot]) -> Reader:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import pynvml
 import pytest
 from msgspec.structs import replace
 
 from llmtop.hardware import clock_events
 from llmtop.model.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot
-from llmtop.rules import gpu as gpu_rules
 from llmtop.rules.engine import Rules, explain
 from tests.support import import_data
 
@@ -293,8 +293,17 @@ def test_every_reason_that_slows_a_gpu_down_is_heard(reasons: tuple[str, ...], w
     assert advice in alert.next
 
 
-def test_the_rules_know_every_reason_that_the_collector_may_name() -> None:
-    assert set(gpu_rules._THROTTLE) | {clock_events.SW_POWER_CAP} <= set(clock_events.BITS.values())
+def test_those_reasons_throttle_that_nvml_calls_a_slowdown() -> None:
+    slowdowns = {
+        bit
+        for name, bit in vars(pynvml).items()
+        if name.startswith("nvmlClocksEventReason") and name.endswith("Slowdown")
+    }
+    found = set()
+    for bit in clock_events.BITS:
+        values = {**GEMM, "sm_clock_mhz": 900.0, "clock_event_reasons": clock_events.reason_names(bit)}
+        found |= {bit for alert in feed(Rules(), range(5), **values) if alert.id == "throttled"}
+    assert found == slowdowns
 
 
 @pytest.mark.parametrize(

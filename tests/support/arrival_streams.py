@@ -86,7 +86,7 @@ class Job:
 
     def look(self) -> list[Alert]:
         """What the monitor says now."""
-        told = [(self._rank(place), stamped) for place, stamped in enumerate(self.stamped)]
+        told = [(self.rank(place), stamped) for place, stamped in enumerate(self.stamped)]
         ranks = tuple(compare_arrivals(told))
         snapshot = Snapshot(time=self.now_ms / 1e3, host=Host(name="node"), ranks=ranks)
         self.alerts = list(self.rules.apply(snapshot).alerts)
@@ -103,7 +103,8 @@ class Job:
                     return alert.evidence["rank"], self.step - begun
         return None
 
-    def _rank(self, place: int) -> Rank:
+    def rank(self, place: int) -> Rank:
+        """What the monitor knows of one rank, without its arrivals."""
         length = float(np.median(self.lengths[-50:])) / 1e3
         return Rank(
             pid=100 + place, host=f"node{place if self.offsets_ms else 0}", job="run", rank=place,

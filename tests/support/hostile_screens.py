@@ -34,6 +34,7 @@ from tui.core.base_app import TerminalApp
 from tui.screens.main import MainScreen
 from tui.screens.scrolling import ScrollingScreen
 from tui.show import run
+from tui.terminal.textual_private import driver_of
 
 BEGIN, END = "\x1b_", "\x1b\\"
 _PAGES = 6
@@ -175,8 +176,9 @@ class Tour:
     async def begin(self, name: str) -> None:
         """Say which screen's bytes follow."""
         await self.drawn()
-        assert self.app._driver is not None
-        self.app._driver.write(f"{BEGIN}{name}{END}")
+        driver = driver_of(self.app)
+        assert driver is not None
+        driver.write(f"{BEGIN}{name}{END}")
 
     async def drawn(self) -> None:
         """Wait until the app has done what it was sent, and its screen is drawn."""

@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from msgspec.structs import replace
 
@@ -233,14 +234,12 @@ async def drawn(case: Case) -> tuple[str, str]:
     from tui.paint.palette import TERMINAL_THEME
 
     plain = case.look in ("16 colors", "mono", "ascii")
-    app = LlmtopApp(
-        StaticFeed(list(moments(case.gpus, case.ranks, case.alert, case.kind))),
-        ascii=case.look == "ascii",
-        theme=TERMINAL_THEME if plain else case.look,
-    )
-    if case.look in ("mono", "ascii"):
-        app.no_color = True
-        app.cell_theme = app._make_cell_theme()
+    with patch.dict(os.environ, {"NO_COLOR": ""} if case.look in ("mono", "ascii") else {}):
+        app = LlmtopApp(
+            StaticFeed(list(moments(case.gpus, case.ranks, case.alert, case.kind))),
+            ascii=case.look == "ascii",
+            theme=TERMINAL_THEME if plain else case.look,
+        )
     async with app.run_test(size=case.size) as pilot:
         await pilot.pause()
         return text(app), app.export_screenshot(title=f"{case.look}")

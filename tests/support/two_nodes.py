@@ -75,14 +75,14 @@ class TwoNodes:
         self._script = folder / "train.py"
         self._script.write_text(script)
         self._run = [sys.executable, "-m", "llmtop", "run", "-q", "--"] if watched else []
-        self._port = free_port()
+        self.port = free_port()
         start = self._agent if torchrun else self._rank
         self.processes = [start(number, arguments) for number in range(2 if torchrun else 6)]
 
     def _agent(self, node: int, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
         launch = [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=3"),
-            *(f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={self._port}"),
+            *(f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={self.port}"),
         ]
         return self._started([*launch, str(self._script), *arguments], self.environment(node), f"agent{node}")
 
@@ -93,7 +93,7 @@ class TwoNodes:
             "LOCAL_WORLD_SIZE": "3",
             "WORLD_SIZE": "6",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self._port),
+            "MASTER_PORT": str(self.port),
         }
         return self._started([sys.executable, str(self._script), *arguments], env, f"rank{rank}")
 

@@ -154,7 +154,7 @@ def _gpu_errors() -> Iterator[Sentence]:
 def _loading() -> Iterator[Sentence]:
     """Each cost of loading, by the functions that write it."""
     shares = {"file": 40.0, "collate": 20.0}
-    for cause in (*loading_words._IS, "slow_worker", "cpu", "too_few_workers", "own_code", "unknown"):
+    for cause in (*loading_words.COST_NAMES, "slow_worker", "cpu", "too_few_workers", "own_code", "unknown"):
         for workers in (0, 4):
             cost = LoadingCost(
                 cause=cause,
@@ -195,9 +195,9 @@ def _keys() -> Iterator[Sentence]:
 
 def _reading() -> Iterator[Sentence]:
     """The legend of the help screen."""
-    for name, text in (*help_screen._READING, *help_screen._MARKS):
+    for name, text in (*help_screen.READING, *help_screen.MARKS):
         yield Sentence("screen", "help, reading the screen:", f"{name}: {text}")
-    for name, text in help_screen._SIGNS:
+    for name, text in help_screen.SIGNS:
         yield Sentence("screen", "help, reading the screen:", f"(sign of {name.replace('_', ' ')}) {text}")
 
 

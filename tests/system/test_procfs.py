@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import os
 import re
 import subprocess
@@ -89,23 +90,35 @@ def test_what_a_process_does_is_read_as_it_is() -> None:
         child.communicate(timeout=100)
 
 
-def test_the_own_wait_for_a_cpu_is_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(procfs, "_own_files", None)
-    assert procfs.own_cpu_wait_ns() is None
-    procfs.share_process()
-    before, found, after = (
-        procfs.thread_cpu_ns(os.getpid(), threading.get_native_id()),
-        procfs.own_cpu_wait_ns(),
-        procfs.thread_cpu_ns(os.getpid(), threading.get_native_id()),
-    )
-    if before is not None and after is not None and found is not None:
-        assert before[1] <= found <= after[1]
-    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
-    assert procfs.own_cpu_wait_ns() is None
-    (tmp_path / "thread-self").mkdir()
-    for content, expected in (("7 9 3\n", 9), ("0 0 0\n", None), ("", None)):
-        (tmp_path / "thread-self" / "schedstat").write_text(content)
-        assert procfs.own_cpu_wait_ns() == expected
+OWN_WAIT = """
+import json, os, sys, threading
+from llmtop.system import procfs
+
+def kernels():
+    return procfs.thread_cpu_ns(os.getpid(), threading.get_native_id())
+
+found = {"without care": procfs.own_cpu_wait_ns()}
+procfs.share_process()
+found["three"] = kernels(), procfs.own_cpu_wait_ns(), kernels()
+procfs.ROOT = sys.argv[1]
+found["no file"] = procfs.own_cpu_wait_ns()
+os.mkdir(f"{procfs.ROOT}/thread-self")
+for content in ("7 9 3\\n", "0 0 0\\n", ""):
+    with open(f"{procfs.ROOT}/thread-self/schedstat", "w") as file:
+        file.write(content)
+    found[content] = procfs.own_cpu_wait_ns()
+print(json.dumps(found))
+"""
+"""In a process of its own: from `share_process` on it reads in another way."""
+
+
+def test_the_own_wait_for_a_cpu_is_the_kernels(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWN_WAIT, str(tmp_path)]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=100, cwd=HERE).stdout)
+    before, own, after = found.pop("three")
+    if before is not None and after is not None and own is not None:
+        assert before[1] <= own <= after[1]
+    assert found == {"without care": None, "no file": None, "7 9 3\n": 9, "0 0 0\n": None, "": None}
 
 
 def test_what_has_gone_is_absent() -> None:

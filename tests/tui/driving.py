@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from textual.pilot import Pilot
 from llmtop.model.snapshot import Snapshot
 from tui.app import LlmtopApp
 from tui.core.canvas import Board
+
+PATIENCE_SECONDS = 30.0
 
 
 class Held:
@@ -56,6 +59,15 @@ async def running(
                 break
             await asyncio.sleep(0.01)
         yield app, pilot
+
+
+async def until(pilot: Pilot[int], holds: Callable[[], bool]) -> None:
+    """Wait for what a thread brings."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come"
+        await asyncio.sleep(0.05)
+        await pilot.pause()
 
 
 def reply(app: LlmtopApp) -> str:

@@ -50,15 +50,20 @@ def prepared() -> Iterator[PreparedCaptures]:
     found.close()
 
 
+def stopped_feed() -> ReplayFeed:
+    """The demo's recording, stopped where its alert holds."""
+    feed = ReplayFeed(Reader(DATA / "demo.llmtop.gz"), lambda: Rules().apply, 1.0)
+    feed.seek(STARVES)
+    feed.toggle()
+    return feed
+
+
 @asynccontextmanager
 async def demo(
-    prepared: PreparedCaptures, size: tuple[int, int] = (120, 30), at: float = STARVES
+    prepared: PreparedCaptures, size: tuple[int, int] = (120, 30), feed: ReplayFeed | None = None
 ) -> AsyncIterator[tuple[LlmtopApp, Pilot[int]]]:
-    """The demo, stopped at a moment of its recording."""
-    feed = ReplayFeed(Reader(DATA / "demo.llmtop.gz"), lambda: Rules().apply, 1.0)
-    feed.seek(at)
-    feed.toggle()
-    app = LlmtopApp(feed, prepared=prepared)
+    """The demo over this feed, else over a stopped one."""
+    app = LlmtopApp(stopped_feed() if feed is None else feed, prepared=prepared)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.view.snapshot is not None)
         yield app, pilot
@@ -167,13 +172,14 @@ WAYS = {
 @pytest.mark.slow("test_no_key_of_the_main_screen_is_answered_with_silence finds the same fault")
 @pytest.mark.parametrize("way", WAYS)
 async def test_no_key_is_answered_with_silence(prepared: PreparedCaptures, way: str) -> None:
-    async with demo(prepared, (120, 20)) as (app, pilot):
+    feed = stopped_feed()
+    async with demo(prepared, (120, 20), feed) as (app, pilot):
         named = {name for key in keys.KEYS for name in key.keys.split(",") if key.label or key.screen or key.alert}
         silent = []
         for name in sorted(named - ENDING):
             while len(app.screen_stack) > 1:
                 app.pop_screen()
-            await back(app, pilot)
+            await back(feed, app, pilot)
             await pilot.press(*WAYS[way])
             await settled(app, pilot)
             before = state(app)
@@ -184,10 +190,8 @@ async def test_no_key_is_answered_with_silence(prepared: PreparedCaptures, way: 
         assert silent == []
 
 
-async def back(app: LlmtopApp, pilot: Pilot[int]) -> None:
+async def back(feed: ReplayFeed, app: LlmtopApp, pilot: Pilot[int]) -> None:
     """The recording stands where it stood at first."""
-    feed = app._feed
-    assert isinstance(feed, ReplayFeed)
     if not feed.paused:
         feed.toggle()
     feed.seek(STARVES)

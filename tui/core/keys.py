@@ -108,9 +108,11 @@ class Key(Struct, frozen=True):
         return self.replay in (None, replaying)
 
 
-_PAGES = (HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END, KERNELS, CAPTURE, SIGNALS, CLUSTER_HELP)
-_LISTS = (MAIN, RANKS, PROCESSES, CAPTURES, FLAME, CLUSTER)
-_MOVING = (*_LISTS, *_PAGES, GPU, TIMELINE)
+PAGES = (HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END, KERNELS, CAPTURE, SIGNALS, CLUSTER_HELP)
+"""Screens of text."""
+LISTS = (MAIN, RANKS, PROCESSES, CAPTURES, FLAME, CLUSTER)
+"""Screens with a line to act on."""
+_MOVING = (*LISTS, *PAGES, GPU, TIMELINE)
 _SORTED = (MAIN, RANKS, PROCESSES, CAPTURES, CLUSTER)
 _OTHERS = (
     *(GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME, MEMORY),
@@ -469,7 +471,7 @@ KEYS: tuple[Key, ...] = (
         "search",
         "Search for letters; enter keeps the search, escape ends it.",
         shown="/",
-        where=(*_LISTS, *_PAGES),
+        where=(*LISTS, *PAGES),
     ),
     Key(
         "n",
@@ -479,9 +481,9 @@ KEYS: tuple[Key, ...] = (
         "next match",
         shown="n N",
         partner="N",
-        where=(*_LISTS, *_PAGES),
+        where=(*LISTS, *PAGES),
     ),
-    Key("N", "match(-1)", "", "", "previous match", where=(*_LISTS, *_PAGES)),
+    Key("N", "match(-1)", "", "", "previous match", where=(*LISTS, *PAGES)),
     Key(
         "up,k",
         "move(-1)",

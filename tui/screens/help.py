@@ -17,7 +17,7 @@ from tui.paint.rows import CellTheme, Row, pad
 from tui.panes import phase_bars
 from tui.screens.scrolling import ScrollingScreen
 
-_READING = (
+READING = (
     ("util", "Share of time in which a kernel ran. 100 % does not mean that the GPU works: see power and SM."),
     (
         "power",
@@ -42,8 +42,9 @@ _READING = (
     (fmt.DASH, "The driver or the training does not report this value."),
     ("red, amber", "Colors of alerts only. Each alert also has a word and a shape, so color is never needed."),
 )
+"""Legend of the screen: names and texts."""
 _OF_GPUS = ("util", "power", "SM")
-_SIGNS = (
+SIGNS = (
     ("critical", "CRITICAL: an alert that needs attention now; the GPU's row and frame have the same sign."),
     ("warning", "WARNING: an alert that costs time or may become critical."),
     ("info", "INFO: a note; no action needed."),
@@ -54,11 +55,13 @@ _SIGNS = (
     ("gauge_full", "On the time line: how long an alert held. In the capture dialog: the progress."),
     ("shade", "In a timeline of a step: time in which the GPU was idle."),
 )
-_MARKS = (
+"""Legend of the signs: names of glyphs, and texts."""
+MARKS = (
     ("~", "An estimate."),
     ("≥ ≤", "At least, at most: only a bound is known."),
     ("…", "The text is cut here; a larger window, or enter, shows all of it."),
 )
+"""Legend of the marks."""
 _HUES: tuple[tuple[Hue, str, str], ...] = (
     ("compute", "charts of work: utilization, SM, steps, tokens", "charts of steps and tokens"),
     ("energy", "charts of power, temperature, clock, CPU", "charts of the CPU"),
@@ -108,7 +111,7 @@ class HelpScreen(ScrollingScreen):
         if self._about in _DRAWN:
             blocks.append(block("Signs", _signs(theme), width, theme))
             blocks.append([*_phases(width, theme), *_hues(width, theme, gpus=self.has_gpus()), Row(width)])
-            reading = [one for one in _READING if self.has_gpus() or one[0] not in _OF_GPUS]
+            reading = [one for one in READING if self.has_gpus() or one[0] not in _OF_GPUS]
             texts = [(name, text, palette.text) for name, text in reading]
             blocks.append(block("Reading the screen", texts, width, theme))
         notes = () if self.view.snapshot is None else self.view.snapshot.host.notes
@@ -172,8 +175,8 @@ def _signs(theme: CellTheme) -> list[tuple[str, str, Style]]:
     styles = {
         "critical": theme.palette.critical, "warning": theme.palette.warning, "info": theme.palette.info
     }  # fmt: skip
-    signs = [(getattr(theme.glyphs, name), text, styles.get(name, theme.palette.text)) for name, text in _SIGNS]
-    return [*signs, *((mark, text, theme.palette.text) for mark, text in _MARKS)]
+    signs = [(getattr(theme.glyphs, name), text, styles.get(name, theme.palette.text)) for name, text in SIGNS]
+    return [*signs, *((mark, text, theme.palette.text) for mark, text in MARKS)]
 
 
 def _hues(width: int, theme: CellTheme, *, gpus: bool) -> list[Row]:

@@ -179,7 +179,7 @@ class TerminalDriver(textual_private.HookedDriver):
                 if ready.pop(self._wake, 0):
                     self.exit_event.wait(_POLL_SECONDS)  # it is set next
                 if ready:
-                    data = _read(terminal)
+                    data = read_burst(terminal)
                     if not data:  # the terminal is gone, which the guard sees as well, and ends the program
                         self.exit_event.wait(_POLL_SECONDS)
                     for message in keyboard.feed(data):
@@ -229,7 +229,7 @@ def forget_unusable_sizes() -> None:
             os.environ.pop(name, None)
 
 
-def _read(terminal: int) -> bytes:
+def read_burst(terminal: int) -> bytes:
     """Return the received bytes with those that follow at once: a paste is recognised by more than one key in a
     read."""
     try:

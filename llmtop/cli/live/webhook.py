@@ -36,7 +36,8 @@ RETRY_SECONDS = (2.0, 10.0)
 """Before the second and the third attempt; then the event is given up."""
 LOCK = "notify.lock"
 """File in the folder of the trainings' sockets."""
-_LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 60.0
+"""Window of `Notify.per_minute`."""
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -115,7 +116,7 @@ class Webhook:
         if event not in self._settings.events or not self._has_turn():
             return
         now = time.monotonic()
-        if len(self._sent) == self._sent.maxlen and now - self._sent[0] < _LIMIT_SECONDS:
+        if len(self._sent) == self._sent.maxlen and now - self._sent[0] < LIMIT_SECONDS:
             self._skipped += 1
             return
         known = _event(event, snapshot, alert, rank, self._skipped)

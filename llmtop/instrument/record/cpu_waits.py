@@ -54,7 +54,7 @@ class CpuWaits:
     def start(self) -> None:
         """Begin the sample: llmtop has ended the step before, and the script goes on."""
         self._times = [0] * len(SampledStep._fields)
-        self._at = _stamps()
+        self._at = thread_stamps()
 
     def begins(self, node: PhaseNode) -> None:
         """Count the stretch in no phase that ends where a top-level phase begins."""
@@ -77,7 +77,7 @@ class CpuWaits:
 
     def _count(self, before: tuple[int, int, int], place: int) -> None:
         """Add the stretch up to now at a place of the times, and after it."""
-        self._at = now = _stamps()
+        self._at = now = thread_stamps()
         wall, ran, sleeps = now[0] - before[0], now[1] - before[1], now[2] - before[2]
         self._times[place] += ran
         self._times[place + 1 if sleeps else -1] += max(0, wall - ran)
@@ -88,7 +88,8 @@ def can_measure() -> bool:
     return _OWN is not None
 
 
-def _stamps() -> tuple[int, int, int]:
+def thread_stamps() -> tuple[int, int, int]:
+    """Return the time and the processor time of this thread, both in ns, and how often it has gone to sleep."""
     # The time first: what the kernel takes at the return of the two calls is in the next stretch by all three.
     now = time.perf_counter_ns()
     return now, time.thread_time_ns(), 0 if _OWN is None else resource.getrusage(_OWN).ru_nvcsw

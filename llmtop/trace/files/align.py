@@ -39,8 +39,11 @@ class ClockOffset(NamedTuple):
     """Number of collectives used."""
 
 
-class _CollectiveEnds(NamedTuple):
+class CollectiveEnds(NamedTuple):
+    """When the collectives of one trace ended."""
+
     ends: Ns
+    """In ns of the trace's clock, in the order in which they began."""
     kinds: tuple[tuple[str, int], ...]
     """Kind and size of each."""
 
@@ -53,7 +56,7 @@ def clock_offset(first: model.Trace, other: model.Trace, shift: int) -> ClockOff
         other: another one, of another rank.
         shift: what is added to the other's times for their origins.
     """
-    one, two = _collective_ends(first), _collective_ends(other)
+    one, two = collective_ends(first), collective_ends(other)
     coarse = _step_shift(first, other, shift)
     found = []
     for lag in range(-min(_MOST_LAGS, len(one.ends)), min(_MOST_LAGS, len(one.ends)) + 1):
@@ -82,8 +85,8 @@ def _comparable_matches(found: list[tuple[float, ClockOffset]]) -> list[ClockOff
     return [one for spread, one in found if spread <= tight and 2 * one.collectives >= most]
 
 
-def _collective_ends(trace: model.Trace) -> _CollectiveEnds:
-    """Return the ends of the collectives of the largest group, in the order in which they began."""
+def collective_ends(trace: model.Trace) -> CollectiveEnds:
+    """Return the ends of the collectives of the largest group that end on all ranks at once."""
     ops = trace.ops
     named = {number: name for number, name in enumerate(trace.names) if is_collective(name)}
     chosen = ops.select((ops.kind == model.KERNEL) & is_among(ops.full_name, list(named)))
@@ -97,7 +100,7 @@ def _collective_ends(trace: model.Trace) -> _CollectiveEnds:
     together = np.array([kind in _TOGETHER for kind in told], dtype=bool)
     kept = chosen.select(together)
     kinds = tuple(zip((kind for kind in told if kind in _TOGETHER), kept.bytes.tolist(), strict=True))
-    return _CollectiveEnds(kept.end, kinds)
+    return CollectiveEnds(kept.end, kinds)
 
 
 def _collective_kind(names: list[str], said: int, kernel: int) -> str:

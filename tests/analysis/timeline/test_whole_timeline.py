@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtop.analysis.analyze import analyze
+from llmtop.analysis.idle.idle_causes import Gaps, attribute_idle_time
+from llmtop.analysis.steps.device_timeline import DeviceTimeline, device_timelines
+from llmtop.analysis.steps.step_finder import PhaseSpans, find_steps
 from llmtop.analysis.timeline import whole_timeline as made
 from llmtop.document.timeline import PieceRow, WholeTimeline
+from llmtop.trace.intervals import EMPTY, Spans
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
 
 
@@ -91,8 +98,6 @@ def test_what_is_too_dense_is_joined_and_nothing_is_lost(tmp_path: Path) -> None
 
 
 def _with(whole_at: int, tmp_path: Path) -> WholeTimeline:
-    import pytest
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(made, "MOST_PIECES", whole_at)
         return timeline(tmp_path / "x.sqlite")
@@ -129,26 +134,48 @@ def test_a_report_that_no_page_is_made_of_does_without(tmp_path: Path) -> None:
     assert analyze(write_sqlite(tmp_path / "x.sqlite", [steady()])).whole_timeline is None
 
 
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> tuple[DeviceTimeline, Gaps]:
+    """One GPU with its idle time."""
+    capture = Capture()
+    trace = steady(capture=capture).trace(tmp_path_factory.mktemp("device"))
+    (timeline,) = device_timelines(trace, {capture.pid: find_steps(trace, capture.pid)})
+    return timeline, attribute_idle_time(timeline, EMPTY, [])
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 4000), st.integers(0, 3)), min_size=1, max_size=200),
     st.integers(1, 60),
     st.one_of(st.none(), st.tuples(st.integers(0, 9000), st.integers(100, 3000))),
 )
 def test_any_events_come_out_in_order_side_by_side_and_all_counted(
-    events: list[tuple[int, int, int]], most: int, usual: tuple[int, int] | None
+    device: tuple[DeviceTimeline, Gaps],
+    events: list[tuple[int, int, int]],
+    most: int,
+    usual: tuple[int, int] | None,
 ) -> None:
-    starts, lengths, texts = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
-    given_row = made._Events("r", starts, starts + lengths, texts, lambda number: (f"k{number}", f"t{number}"))
+    """Each event is a range of some phase; the steps divide the time at the ends of the usual one."""
+    starts, lengths, _ = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
     low, high = int(starts.min()), int((starts + lengths).max())
-    clean = made._clip_row(given_row, low, high)
-    close = None if usual is None else (usual[0], usual[0] + usual[1])
-    out = made._pieces(clean, (low, high), most, close, made._TextTable())
+    within = [] if usual is None else [at for at in (usual[0], sum(usual)) if low < at < high]
+    bounds = np.array([low, *within, high])
+    timeline = replace(device[0], bounds=bounds, counted=0 if usual is None else len(bounds) - 1)
+    ranges = [
+        PhaseSpans(f"phase {text}", Spans(starts[at : at + 1], starts[at : at + 1] + length), starts[at : at + 1])
+        for at, (_, length, text) in enumerate(events)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "MOST_PIECES", most)
+        whole = made.whole_timeline([timeline], [device[1]], {timeline.process: ranges}, {}, timeline)
+    assert whole is not None
+    out = row(whole, 0, "phases (host)")
     begin = low + np.cumsum(out.starts)
     end = begin + out.lengths
     assert (begin[1:] >= end[:-1]).all()
     assert begin[0] >= low
     assert end[-1] <= high
-    assert sum(out.counts or [1] * len(begin)) == len(clean.start)
+    ends = np.maximum.accumulate([low, *(start + length for start, length, _ in sorted(events, key=_start))])
+    assert sum(out.counts or [1] * len(begin)) == sum(after > before for before, after in pairwise(ends))
     covered = np.zeros(high - low, dtype=bool)
     for a, b in zip(starts - low, starts + lengths - low, strict=True):
         covered[a:b] = True
@@ -156,5 +183,10 @@ def test_any_events_come_out_in_order_side_by_side_and_all_counted(
     for a, b in zip(begin - low, end - low, strict=True):
         shown[a:b] = True
     assert not (covered & ~shown).any(), "what ran is in some piece"
+    rows = whole.devices[0].rows
     if usual is None:
-        assert len(begin) <= max(most, 1)
+        assert sum(len(one.starts) for one in rows) <= max(most, len(rows))
+
+
+def _start(event: tuple[int, int, int]) -> int:
+    return event[0]

@@ -157,7 +157,7 @@ def test_the_log_is_byte_for_byte_what_it_is_without_llmtop(folder: Path, end: s
 
 
 def _heard(job: TwoNodes) -> bool:
-    with TcpStore.open(f"127.0.0.1:{job._port}") as store:
+    with TcpStore.open(f"127.0.0.1:{job.port}") as store:
         return store.add(Keys("/llmtop//0").nodes, 0) == 2
 
 

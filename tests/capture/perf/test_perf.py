@@ -27,7 +27,7 @@ from llmtop.system import procfs
 from tests.support import written
 from tests.support.processes import REPOSITORY, environment, running, wait_for
 
-needs_perf = pytest.mark.skipif(program.refusal() is not None or bool(program._try_perf()), reason="no perf here")
+needs_perf = pytest.mark.skipif(not program.check().ok, reason="no perf here")
 
 SCRIPT = """
 import time, zlib

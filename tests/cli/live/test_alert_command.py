@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from llmtop.cli.live import alert_command
 from llmtop.cli.live.alert_command import AlertCommand
 from llmtop.model.snapshot import Alert, Host, Snapshot
+from llmtop.system import procfs
 from tests.support import nvml_stub
 from tests.support.processes import environment, wait_for
 
@@ -82,11 +83,13 @@ def test_a_command_that_never_ends_is_killed_with_what_it_started(
 
 
 def test_closing_does_not_wait_for_the_command(tmp_path: Path) -> None:
-    tap = AlertCommand("sleep 300")
+    place = tmp_path / "pid"
+    tap = AlertCommand(f"echo $$ > '{place}'; exec sleep 300")
     tap(snapshot(alert()))
-    process = wait_for(lambda: tap._process)
+    pid = wait_for(lambda: place.exists() and int(place.read_text() or 0))
+    assert procfs.is_alive(pid)
     tap.close()
-    assert wait_for(lambda: process.poll() is not None)
+    wait_for(lambda: not procfs.is_alive(pid))
 
 
 def test_too_many_alerts_for_a_slow_command_are_counted(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 import collectors.dcgm.activity
 from collectors.dcgm.activity import VARIABLE, DcgmActivity, parse_activity
-from collectors.gpu_busy import GpuBusy
 from llmtop import config
 from llmtop.model.snapshot import Gpu, Host, Snapshot
 from tests.support.nvml_source import OwnSource
@@ -163,20 +162,10 @@ def test_a_stamp_of_now_is_none_of_stale() -> None:
     assert parse_activity(line("SM_ACTIVE", "GPU-1", 0.5, stamp=" 999000"), now=1000.0)
 
 
-def test_it_tells_nothing_of_how_busy_a_training_finds_its_gpu() -> None:
-    """That is a figure of the same seconds as the training's steps; DCGM's may be half a minute old."""
-    busy = GpuBusy()
-    busy(Snapshot(time=1.0, host=Host(name="n"), gpus=(
-        Gpu(index=0, uuid="GPU-1", name="A", sm_active_pct=3.0, activity_source="dcgm"),
-        Gpu(index=1, uuid="GPU-2", name="H", sm_active_pct=3.0, activity_source="gpm"),
-    )))  # fmt: skip
-    assert [samples[0].sm_pct for samples in busy._gpus.values()] == [None, 3.0]
-
-
 def test_where_to_ask_is_set_by_variable_or_configuration(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     url = serve(page(text("GPU-1").encode()))
     snapshot = Snapshot(time=0.0, host=Host(name="n"), gpus=(Gpu(index=0, uuid="GPU-1", name="A100"),))
-    monkeypatch.setattr(config, "_loaded", [config.Config(dcgm=url)])
+    monkeypatch.setattr(config, "current", lambda: config.Config(dcgm=url))
     configured = DcgmActivity()
     assert wait_for(lambda: configured(snapshot).gpus[0].sm_active_pct)
     monkeypatch.setenv(VARIABLE, "node:9400")

@@ -219,14 +219,14 @@ def test_one_whose_memory_is_damaged_is_replaced(
     driver: DriverSource, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     reading_when(driver, all_well)
-    sound = driver_child._BEGIN
+    sound = driver_child.PROGRAM
     monkeypatch.setattr(
-        driver_child, "_BEGIN", f"import socket, time\nsocket.socket(fileno=3).send({said!r}); time.sleep(600)"
+        driver_child, "PROGRAM", f"import socket, time\nsocket.socket(fileno=3).send({said!r}); time.sleep(600)"
     )
     os.kill(the_driver_pid(os.getpid()), signal.SIGKILL)
     reading = reading_when(driver, lambda r: r.notes and "cannot be read" in r.notes[0])
     assert len(reading.gpus) == 8
-    monkeypatch.setattr(driver_child, "_BEGIN", sound)
+    monkeypatch.setattr(driver_child, "PROGRAM", sound)
     reading_when(driver, all_well)
     assert len(driver_pids(os.getpid())) == 1
 

@@ -456,15 +456,18 @@ def test_an_odd_pid_hides_no_other_process(nvml_stub: Driver, source: OwnSource,
 
 
 def test_shares_of_processes_come_back_after_the_wall_clock_stepped_back(
-    nvml_stub: Driver, source: OwnSource
+    nvml_stub: Driver, source: OwnSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The driver stamps its samples by the clock that is right, the monitor's is an hour ahead at first."""
+    right = time.time_ns
     nvml_stub.scenario.process(0, 4_000_001, 5, sm=60).write()
-    source.start()
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time_ns", lambda: right() + 3600 * 10**9)
+        source.start()
+        reading_when(source, lambda r: r.uses)
+        time.sleep(0.3)  # the driver has a newer sample every 0.1 s
+        assert reading_when(source, lambda r: r.uses).uses[0].sm_pct is None
     reading_when(source, lambda r: r.uses and r.uses[0].sm_pct == 60)
-    for sampler in source._samplers.values():
-        sampler._shares_since += 3600 * 1_000_000  # the newest stamp from before is an hour ahead now
-    nvml_stub.scenario.process(0, 4_000_001, 5, sm=35).write()
-    reading_when(source, lambda r: r.uses and r.uses[0].sm_pct == 35)
 
 
 def test_why_a_gpu_was_lost_is_kept_when_the_driver_starts_without_it(

@@ -7,12 +7,10 @@ import pynvml
 import pytest
 
 from collectors.exporter.gpu_series import LastXids, families
-from collectors.gpu_busy import _gpus_with_unlisted_memory
 from llmtop.hardware.gpu_specs import shares_system_memory
 from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver
 from tests.support.readings import gpu_when, reading_when
-from tests.support.snapshots import snapshot
 
 MEMORY = "nvmlDeviceGetMemoryInfo"
 PCIE = ("nvmlDeviceGetPcieThroughput", "nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth")
@@ -36,8 +34,6 @@ def test_an_integrated_gpu_has_the_memory_of_the_system_and_a_note(nvml_stub: Dr
     (note,) = [note for note in reading.notes if "GB10" in note]
     assert "shares the system's memory" in note
     assert "no PCIe link" in note
-    seen = snapshot(gpus=(gpu,))
-    assert not _gpus_with_unlisted_memory(seen)
     names = {family.name for family in families((gpu,), "node", LastXids(), ())}
     assert "DCGM_FI_DEV_POWER_USAGE" in names
     assert not names & {"DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"}

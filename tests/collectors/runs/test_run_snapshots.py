@@ -72,7 +72,7 @@ def test_the_last_minute_has_every_step_and_the_end(run: store.Run) -> None:
 def test_a_position_is_approached_in_few_snapshots_with_all_steps(
     run: store.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots_module, "_APPROACH_RANKS", 40)
+    monkeypatch.setattr(snapshots_module, "APPROACH_RANKS", 40)
     reader = RunSnapshots(run, read_notes(run))
     whole = list(reader.snapshots(reader.length - 300))
     thin = list(reader.approach(reader.length - 10, 290))
@@ -113,7 +113,7 @@ def test_nobody_watched_and_the_slow_stretch_is_found_where_it_was(
         add_recomputed(run, again)
         assert (again.alerts, again.recomputed_since) == (notes.alerts, notes.recomputed_since)
         with monkeypatch.context() as other_rules:  # as in a checkout
-            other_rules.setattr(alerts_module, "_RULE_PACKAGES", ())
+            other_rules.setattr(alerts_module, "RULE_PACKAGES", ())
             with pytest.raises(TypeError):
                 add_recomputed(run, NodeNotes())
         add_recomputed(run, NodeNotes())
@@ -276,7 +276,7 @@ async def test_a_live_screen_is_rewound_to_before_it_was_started(
     ]
     live = replace(snapshot(), time=END + 5, monotonic=END + 5, ranks=tuple(ranks))
     async with running(Held(live, replace(live, time=END + 6, monotonic=END + 6))) as (app, pilot):
-        while app._run_begin is None or not app.view.history.alerts:
+        while not app.view.history.alerts:  # the run's files are read
             await pilot.pause(0.05)
         app.action_seek(-HOURS * 3600 / 2 + 120)
         while app.view.snapshot is None or app.view.snapshot.time > END:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import collectors.tpu.source
+from collectors.base.periodic_thread import PeriodicThread
 from collectors.driver.all_gpus import NO_TPU_BINDING, AllGpus
 from collectors.tpu import presence
 from collectors.tpu.library import USUAL_PORT, VARIABLE, FigureRefused, check_listener, ports
@@ -57,18 +58,25 @@ class Library:
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(collectors.tpu.source, "DISCOVERY_SECONDS", 0.2)
+    threads: list[PeriodicThread] = []
+
+    def made(*arguments: Any) -> PeriodicThread:
+        threads.append(PeriodicThread(*arguments))
+        return threads[-1]
+
+    monkeypatch.setattr(collectors.tpu.source, "PeriodicThread", made)
     library = Library()
     yield library
     library.go_on.set()
+    for thread in threads:  # a source has no end of its own
+        thread.stop()
 
 
 @pytest.fixture
-def source(library: Library) -> Iterator[TpuSource]:
+def source(library: Library) -> TpuSource:
     source = TpuSource(0.1, load=lambda: library)
     source.start()
-    yield source
-    for thread in source._threads:
-        thread.stop()
+    return source
 
 
 OTHER = 4141
@@ -235,8 +243,6 @@ def test_a_tpu_info_that_hangs_is_told(library: Library, monkeypatch: pytest.Mon
     assert "tpu-info has not answered for" in told_when(source, lambda told: told["notes"])["notes"][0]
     library.go_on.set()
     assert told_when(source, rows_with("util_pct"))["notes"] == ()
-    for thread in source._threads:
-        thread.stop()
 
 
 def test_several_processes_have_a_port_each(source: TpuSource, library: Library) -> None:

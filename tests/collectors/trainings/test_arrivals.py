@@ -105,7 +105,7 @@ def test_the_alert_goes_once_the_rank_keeps_up_again() -> None:
 def test_ranks_of_other_groups_and_jobs_are_not_compared() -> None:
     job = Job(2, Plant(1, extra=60.0), jitter=QUIET)
     list(job.run(60))
-    ranks = [job._rank(place) for place in range(2)]
+    ranks = [job.rank(place) for place in range(2)]
     stages = [StepStamps(), StepStamps()]
     for place, stamped in enumerate(stages):
         arrivals = list(job.stamped[place].steps.values())
@@ -155,7 +155,7 @@ def test_a_rank_that_stamps_points_without_end_harms_nobody() -> None:
     stamped.add(
         wire.Arrivals(arrivals=[wire.Arrival(index) for index in range(100_000)], group="all", clock="boot0")
     )
-    told = [*((job._rank(place), job.stamped[place]) for place in range(2)), (liar, stamped)]
+    told = [*((job.rank(place), job.stamped[place]) for place in range(2)), (liar, stamped)]
     assert len(stamped.steps) <= 128
     # It has stamped other steps than they.
     assert [rank.arrivals for rank in compare_arrivals(told)] == [(), (), ()]

@@ -153,7 +153,9 @@ def _rank(source: StepsSource) -> Rank | None:
 
 @pytest.mark.slow("one kind of work stands for all; each waits for a hang", kept=("hooks, a DataLoader",))
 @pytest.mark.parametrize("work", WORK)
-def test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none(work: str, source: StepsSource) -> None:
+def test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none(
+    work: str, source: StepsSource, runtime_dir: Path
+) -> None:
     for library in ("transformers", "lightning"):
         if library in WORK[work]:
             needs(library)
@@ -171,7 +173,7 @@ def test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none(work: str, so
 
         wait_for(worked_long, 120, work)
         # One that comes now is told at once.
-        second = StepsSource(source._directory)
+        second = StepsSource(runtime_dir)
         second.start()
         rank = wait_for(lambda: next((one for one in second.latest().ranks if one.last_step_at), None))
         second.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +20,17 @@ def torch_with(cuda: str | None, initialized: bool = True) -> Any:
 
 
 @pytest.fixture
-def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Variables of this test alone; before it and after it, the last recording ended long ago."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.delenv(cupti.WORD, raising=False)
-    monkeypatch.setattr(cupti, "_ended_s", float("-inf"))
-    return monkeypatch
+    now = float("-inf")
+    monkeypatch.setattr(cupti, "time", SimpleNamespace(monotonic=lambda: now))
+    cupti.has_ended()
+    now = 100.0
+    yield monkeypatch
+    now = float("-inf")
+    cupti.has_ended()
 
 
 @pytest.mark.parametrize(

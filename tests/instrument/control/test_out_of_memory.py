@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.instrument.control import out_of_memory
 from llmtop.memory.analyze import analyze_memory
 from tests.support.installed import needs
 from tests.support.steps import Zygote
@@ -127,25 +126,55 @@ def test_where_it_cannot_be_written_the_error_is_as_ever(tmp_path: Path) -> None
     assert done.stderr.rstrip().splitlines()[-1].endswith("CUDA out of memory")
 
 
-def test_a_file_that_becomes_too_large_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLMTOP_DIR", str(folder))
-    monkeypatch.setattr(out_of_memory, "MOST_BYTES", 1000)
-    with pytest.raises(out_of_memory._TooMuchError):
-        out_of_memory._Taken(1, {"segments": [str(number) for number in range(100_000)]}, {})
-    assert _snapshots(folder) == []
-    out_of_memory._Taken(1, {"segments": []}, {})
-    assert _snapshots(folder) == ["oom.memory.pickle.part"]
+WITHOUT_TORCH = """
+import sys
+from types import SimpleNamespace
+from llmtop.instrument.control import out_of_memory
+
+class Error(RuntimeError):
+    pass
+
+observers = []
+sys.modules["torch"] = SimpleNamespace(
+    _C=SimpleNamespace(_cuda_attach_out_of_memory_observer=observers.append, _cuda_isHistoryEnabled=lambda: False),
+    cuda=SimpleNamespace(
+        OutOfMemoryError=Error,
+        _lazy_call=lambda call: call(),
+        memory=SimpleNamespace(_snapshot=lambda: {"segments": [str(number) for number in range(10_000)]}),
+    ),
+)
+out_of_memory.MOST_BYTES = int(sys.argv[1])
+out_of_memory.watch()
+observers[0](0, 1, 1, 1)
+raise Error("CUDA out of memory")
+"""
+"""A script that runs out of memory, with as much of torch as is asked for then: to import it takes seconds."""
+
+
+def _run_without_torch(folder: Path, most_bytes: int) -> None:
+    environment = {**os.environ, "LLMTOP_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(most_bytes)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stderr.endswith("Error: CUDA out of memory\n")
+
+
+@pytest.mark.parametrize(("most_bytes", "kept"), [(1000, []), (1 << 20, ["oom.memory.pickle"])])
+def test_a_file_that_becomes_too_large_is_not_kept(folder: Path, most_bytes: int, kept: list[str]) -> None:
+    _run_without_torch(folder, most_bytes)
+    assert _snapshots(folder) == kept
 
 
 def test_old_snapshots_make_room(folder: Path) -> None:
-    for number in range(12):
-        path = folder / f"{number}-oom.memory.pickle"
-        path.write_text("")
-        os.utime(path, (number, number))
-    (folder / "999999999-oom.memory.pickle.part").write_text("")
-    mine = folder / f"{os.getpid()}-oom.memory.pickle.part"
-    mine.write_text("")
-    (folder / "other.txt").write_text("")
-    out_of_memory._clear(folder)
-    kept = [f"{number}-oom.memory.pickle" for number in range(5, 12)]
-    assert {path.name for path in folder.iterdir()} == {*kept, mine.name, "other.txt"}
+    old = [f"{number}-oom.memory.pickle" for number in range(12)]
+    for number, name in enumerate(old):
+        (folder / name).write_text("")
+        os.utime(folder / name, (number, number))
+    of_living, of_dead = (f"{pid}-oom.memory.pickle.part" for pid in (os.getpid(), 999_999_999))
+    others = {of_living, "other.txt"}
+    for name in (of_dead, *others):
+        (folder / name).write_text("")
+    _run_without_torch(folder, 1 << 20)
+    left = {path.name for path in folder.iterdir()}
+    (taken,) = left - {*old, of_dead, *others}
+    assert taken.endswith("-oom.memory.pickle")
+    assert left - {taken} == {*old[5:], *others}

@@ -59,7 +59,7 @@ class Rig:
 @pytest.fixture
 def rig(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> Rig:
     cpu = Cpu()
-    monkeypatch.setattr(cpu_waits, "_stamps", cpu.stamps)
+    monkeypatch.setattr(cpu_waits, "thread_stamps", cpu.stamps)
     monkeypatch.setattr(periodic, "PERIOD_NS", 1)
     return Rig(recorded, cpu)
 
@@ -139,11 +139,11 @@ def test_the_sampled_steps_that_are_not_taken_are_bounded(rig: Rig) -> None:
 def test_the_systems_stamps_tell_a_sleep_from_work() -> None:
     import time
 
-    before = cpu_waits._stamps()
+    before = cpu_waits.thread_stamps()
     time.sleep(0.02)
-    slept = cpu_waits._stamps()
+    slept = cpu_waits.thread_stamps()
     assert slept[2] > before[2]
     assert slept[1] - before[1] < slept[0] - before[0] - 15_000_000
     sum(range(200_000))
-    worked = cpu_waits._stamps()
+    worked = cpu_waits.thread_stamps()
     assert worked[1] > slept[1]

@@ -5,8 +5,10 @@ Expected times are in ms: late after the end of the sleep, and the latest moment
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,7 +50,7 @@ def test_time_without_a_cpu_is_no_wait_for_the_lock(
     cpu_waits = iter([1 * MS, None if without_cpu is None else round((1 + without_cpu) * MS)])
     monkeypatch.setattr(sys, "getswitchinterval", lambda: 0.005)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: clock["ns"])
-    monkeypatch.setattr(lock_wait, "_voluntary_switches", lambda: clock["switches"])
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_nvcsw=clock["switches"]))
     monkeypatch.setattr(procfs, "own_cpu_wait_ns", lambda: next(cpu_waits))
     wait = LockWait()
     wait.begin(0.05)
@@ -84,7 +86,7 @@ def test_the_time_without_a_cpu_is_read_only_while_samples_ask_for_it(monkeypatc
 
     monkeypatch.setattr(sys, "getswitchinterval", lambda: 0.005)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: clock["ns"])
-    monkeypatch.setattr(lock_wait, "_voluntary_switches", lambda: clock["switches"])
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_nvcsw=clock["switches"]))
     monkeypatch.setattr(procfs, "own_cpu_wait_ns", read)
     wait = LockWait()
     for _ in range(3 * lock_wait.READ_SLEEPS):

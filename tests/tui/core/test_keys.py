@@ -60,7 +60,7 @@ def test_every_screen_can_be_left_and_explains_each_of_its_keys(screen: str) -> 
         assert silent == []
 
 
-@pytest.mark.parametrize("screen", sorted(set(keys._LISTS) | set(keys._PAGES)))
+@pytest.mark.parametrize("screen", sorted({*keys.LISTS, *keys.PAGES}))
 def test_every_list_and_every_page_is_searched_and_jumped_through_by_the_same_keys(screen: str) -> None:
     names = {name for key in keys.for_screen(screen) for name in key.names}
     jumps = {"home", "end", "g", "G", "pageup", "pagedown", "ctrl+u", "ctrl+d", "up", "down", "k", "j"}

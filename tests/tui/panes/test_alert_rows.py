@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from llmtop.capture.base.job import Target
+from llmtop.capture.capabilities import Ability
 from llmtop.model.snapshot import Alert, Change, Process, Snapshot
+from llmtop.protocol.wire import Hello
 from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
 from screenshots.scenes import scene, uuid
 from tests.support.snapshots import gpu, rank, snapshot
-from tests.tui.driving import Held, reply, running, text
+from tests.tui.driving import Held, reply, running, text, until
+from tui.capture.form import CapturableProcess
 from tui.core import keys
+from tui.screens import capture
 from tui.screens.capture import CaptureScreen
 from tui.screens.stacks import StacksScreen
 from tui.state import process_ref
@@ -118,7 +123,14 @@ async def test_the_gravest_comes_first_and_A_goes_round_the_others(size: tuple[i
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_keys_say_whom_they_are_about_and_act_on_it(size: tuple[int, int]) -> None:
+async def test_keys_say_whom_they_are_about_and_act_on_it(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tuple(
+        CapturableProcess(Target(41_200 + number, number, Hello()), (Ability("nsys", True, ""),))
+        for number in range(8)
+    )
+    monkeypatch.setattr(capture, "capturable_processes", lambda: here)
     async with running(Held(eight(THREE[2])), size) as (app, pilot):
         app.view.rank_pid = 41_207  # the rank whose steps are shown is another one
         assert "rank 1" in text(app)
@@ -130,7 +142,7 @@ async def test_keys_say_whom_they_are_about_and_act_on_it(size: tuple[int, int])
         await pilot.press("c")
         await pilot.pause()
         assert isinstance(app.screen, CaptureScreen)
-        assert app.screen._about == process_ref.ProcessRef(41_201, "rank 1", by_alert=True)
+        await until(pilot, lambda: "‹ rank 1 (pid 41201)" in text(app))
 
 
 async def test_without_an_alert_the_keys_are_about_the_rank_whose_steps_are_shown() -> None:

@@ -23,6 +23,7 @@ from tui.screens.captures import CapturesScreen
 from tui.screens.comparison import ComparisonScreen
 from tui.screens.flame import FlameScreen
 from tui.screens.report import ReportScreen
+from tui.terminal.textual_private import driver_of
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]
 
@@ -228,11 +229,14 @@ async def test_a_tree_of_stacks_folds_and_unfolds(parent: Path) -> None:
         await shows(app, pilot, "waits")
 
 
-async def test_y_sends_the_line_that_copies_the_capture_to_the_clipboard(parent: Path) -> None:
+async def test_y_sends_the_line_that_copies_the_capture_to_the_clipboard(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[str] = []
     async with running(feed()) as (app, pilot):
-        assert app._driver is not None
-        app._driver.write = sent.append  # type: ignore[method-assign]
+        driver = driver_of(app)
+        assert driver is not None
+        monkeypatch.setattr(driver, "write", sent.append)
         await pilot.press("o")
         await shows(app, pilot, "launch-bound")
         await pilot.press("y")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from textual.pilot import Pilot
 
 from collectors import past as past_module
 from collectors.past import SnapshotHistory
@@ -22,14 +19,13 @@ from llmtop.recording.reader_writer import Reader, Writer
 from llmtop.rules.engine import Rules
 from screenshots.scenes import scene, uuid
 from tests.support.generated_run import STEP_SECONDS, write_run
-from tests.tui.driving import Held, reply, running, text
+from tests.tui.driving import Held, reply, running, text, until
 from tui.app import NO_OLDER_SAMPLE
 from tui.state.history import History
 
 HOURS, APART = 4.0, 10
 MADE = scene(gpus=2, ranks=2, seconds=2)[-1]
 FORWARD = next(phase.host_seconds for phase in MADE.ranks[0].phases if phase.name == "forward")
-PATIENCE_SECONDS = 30.0
 
 
 def moment(begin: float, seconds: float) -> Snapshot:
@@ -46,15 +42,6 @@ def phases_at(history: History, at: float) -> float | None:
     known = history.phases_of(MADE.ranks[0])
     parts = None if known is None else known.mean_phases(at - 60, at)
     return None if parts is None else parts["forward"]
-
-
-async def until(pilot: Pilot[int], holds: Callable[[], bool]) -> None:
-    """Wait for what a thread brings."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come"
-        await asyncio.sleep(0.05)
-        await pilot.pause()
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -116,7 +103,8 @@ async def test_older_than_the_oldest_sample_is_what_the_run_s_files_keep(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LLMTOP_RUNS", str(tmp_path))
-    monkeypatch.setattr(past_module, "SnapshotHistory", partial(SnapshotHistory, limit_bytes=1 << 15))
+    past = SnapshotHistory(limit_bytes=1 << 15)
+    monkeypatch.setattr(past_module, "SnapshotHistory", lambda: past)
     end = float(int(time.time()))
     begin = end - 3 * 3600
     write_run(tmp_path, end, 3.0)
@@ -135,8 +123,7 @@ async def test_older_than_the_oldest_sample_is_what_the_run_s_files_keep(
             if at % 600 == 0:
                 await pilot.pause()
         await pilot.pause()
-        assert app._past is not None
-        seen = app._past.first_time
+        seen = past.first_time
         assert seen is not None
         assert seen > begin + 3600, "the oldest have made room"
         app.action_seek(begin + 1800 - app.view.history.end)

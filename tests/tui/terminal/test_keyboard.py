@@ -314,9 +314,9 @@ def test_a_read_is_joined_with_what_follows_it_at_once() -> None:
     with there, here:
         for character in (b"q", b"c"):
             there.send(character)
-        assert driver._read(here.fileno()) == b"qc"
+        assert driver.read_burst(here.fileno()) == b"qc"
         there.send(b"x")
-        assert driver._read(here.fileno()) == b"x"
+        assert driver.read_burst(here.fileno()) == b"x"
 
 
 def test_a_key_that_comes_alone_acts_at_once_and_a_held_one_is_not_held_back() -> None:
