@@ -53,7 +53,7 @@ channel = isolate(int(parent))
 from collectors.driver.serve import serve
 serve(channel, vendor)
 """
-"""What the child runs. The package llmtop is put there empty: what its __init__ imports is for trainings, and
+"""Program of the child. The package llmtop is put there empty: what its __init__ imports is for trainings, and
 megabytes."""
 _BINDINGS = {
     "NVIDIA": ("pynvml", "nvidia-ml-py"),

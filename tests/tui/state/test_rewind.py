@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -164,24 +167,32 @@ def _target(link: Path) -> str:
         return ""  # the folder was listed with it
 
 
+class Disk(io.FileIO):
+    """A file on a disk that may have no room any more."""
+
+    is_full = False
+
+    def write(self, data: Any) -> int:
+        """Write, where there is room."""
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
 def test_a_full_disk_shortens_the_past_says_so_and_what_was_written_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    files: list[Disk] = []
+
+    def opened(number: int, mode: str) -> Disk:
+        files.append(Disk(number, mode))
+        return files[-1]
+
+    monkeypatch.setattr(past_module, "io", SimpleNamespace(FileIO=opened))
     past = SnapshotHistory(tmp_path, limit_bytes=1 << 20)
     for moment in MOMENTS[:40]:
         past.write(moment)
-    real = past._parts[-1].writer._file
-
-    class Full:
-        """The file on a disk that has no room any more."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(real, name)
-
-        def write(self, _data: object) -> int:
-            raise OSError(28, "No space left on device")
-
-    past._parts[-1].writer._file = Full()  # type: ignore[assignment]
+    files[-1].is_full = True
     for moment in MOMENTS[40:]:
         past.write(moment)
     assert past.shortened is not None
