@@ -17,16 +17,16 @@ from tests.support.processes import environment, wait_for
 
 HELD = """
 import sys, time, llmtop
-from llmtop.instrument.record.recorder import _recorder
+from llmtop.instrument.record.recorder import get
 for number in range(int(sys.argv[1])):
     with llmtop.step():
         with llmtop.phase("forward"):
             time.sleep(float(sys.argv[2]) + (1.0 if number == 12 else 0.0))
     if number == 11:
-        _recorder.holds.begin("torch.profiler")
+        get().holds.begin("torch.profiler")
         time.sleep(1.5)
     elif number == 12:
-        _recorder.holds.end()
+        get().holds.end()
 """
 
 

@@ -67,8 +67,8 @@ def test_an_orderly_end_is_kept_with_every_step(tmp_path: Path) -> None:
 
 
 def test_a_killed_training_loses_at_most_its_last_second(tmp_path: Path) -> None:
-    asked = "from llmtop.instrument import api\napi._recorder.first_batch = time.perf_counter_ns()\nfor number"
-    process = start(tmp_path / "runs", 100_000, 0.005, STEPS.replace("for number", asked, 1))
+    taken = "from llmtop.instrument.record.recorder import get\nget().first_batch = time.perf_counter_ns()\n"
+    process = start(tmp_path / "runs", 100_000, 0.005, STEPS.replace("for number", f"{taken}for number", 1))
     assert process.stdout is not None
     wait_for(lambda: list((tmp_path / "runs").glob("*/*.last*")))
     begun = time.monotonic()

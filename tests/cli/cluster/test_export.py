@@ -157,13 +157,19 @@ def test_a_training_may_keep_its_steps_for_longer_than_for_a_screen(runtime_dir:
     script = """
 import time
 import llmtop
-from llmtop.instrument.record import recorder
+from llmtop.instrument.serve import server
+monitors = []
+class Monitor(server.Monitor):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        monitors.append(self)
+server.Monitor = Monitor
 llmtop.attach()
 while True:
     with llmtop.step():
         time.sleep(0.05)
-    monitors = list(recorder.get().server._monitors.values())
-    print(min((one.hold_s for one in monitors if one.subscribed), default=0.0), flush=True)
+    here = [one for one in monitors if one.subscribed and not one.is_closed]
+    print(min((one.hold_s for one in here), default=0.0), flush=True)
 """
     with Training(script, LLMTOP_DIR=str(runtime_dir)) as training:
         assert training.stdout is not None

@@ -92,7 +92,7 @@ def test_no_event_of_the_gpu_is_destroyed_in_a_forked_child(told: str, runtime_d
     argument = "" if told == "nothing" else f"ctypes.pythonapi.Py_IncRef.argtypes = [{told}]"
     script = (
         f"""
-import ctypes, gc, os, sys
+import ctypes, gc, os, sys, types
 {argument}
 """
         + """
@@ -122,8 +122,18 @@ r = recorder.get()
 with llmtop.step(): pass
 r.clock = GpuClock(CudaEvents(Cuda))
 r.gpu_metrics = GpuMetrics(Cuda)
-r.gpu_metrics._waiting["loss"] = Event(), Event()
-r.clock._free = [Event()]
+class Tensor:  # as much of one as a logged value needs
+    dtype = "float32"
+    def numel(self): return 1
+    def detach(self): return self
+    def reshape(self, size): return self
+    def copy_(self, other, non_blocking): pass
+sys.modules["torch"] = types.SimpleNamespace(empty=lambda *_, **__: Tensor())
+r.gpu_metrics.take("loss", Tensor())
+del sys.modules["torch"]
+r.clock.begin()
+r.clock.mark(1, True)
+assert [type(one) for one in gc.get_objects()].count(Event) >= 2
 for end in ("sys.exit", "os._exit"):
     pid = os.fork()
     if pid == 0:

@@ -376,13 +376,26 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
     assert sockets(runtime_dir) == []
 
 
+SERVER_THREAD = """
+import os
+def server_thread():
+    while True:  # a thread names itself once it runs
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/comm") as file:
+                if file.read().strip() == "llmtop-server":
+                    return int(task)
+"""
+
+
 def test_with_nobody_there_the_server_thread_never_wakes(runtime_dir: Path) -> None:
-    script = """
-import llmtop, threading, time
+    script = (
+        SERVER_THREAD
+        + """
+import llmtop, time
 llmtop.attach()
-from llmtop.instrument.record.recorder import get; server = get().server._thread
+server = server_thread()
 def wakes():
-    with open(f"/proc/self/task/{server.native_id}/status") as file:
+    with open(f"/proc/self/task/{server}/status") as file:
         return [line for line in file if "ctxt_switches" in line]
 while wakes() != (time.sleep(0.2), wakes())[1]: pass
 before = wakes()
@@ -391,17 +404,20 @@ for _ in range(5000):
 time.sleep(0.3)
 assert wakes() == before, (before, wakes())
 """
+    )
     with Training(script) as training:
         training.finish()
 
 
 def test_with_a_monitor_and_nothing_new_the_server_thread_sleeps(runtime_dir: Path) -> None:
-    script = """
+    script = (
+        SERVER_THREAD
+        + """
 import llmtop, threading, time
 with llmtop.step(): pass
-from llmtop.instrument.record.recorder import get; server = get().server._thread
+server = server_thread()
 def wakes():
-    with open(f"/proc/self/task/{server.native_id}/status") as file:
+    with open(f"/proc/self/task/{server}/status") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
 input()
 time.sleep(0.5)
@@ -417,6 +433,7 @@ other.start()
 other.join()
 input()
 """
+    )
     with Training(script) as training:
         heard = Heard(connect(runtime_dir, training))
         heard.until(lambda: heard.steps)
@@ -433,18 +450,21 @@ input()
 
 
 def test_the_server_thread_takes_no_signal_from_the_training(runtime_dir: Path) -> None:
-    script = """
-import llmtop, threading
+    script = (
+        SERVER_THREAD
+        + """
+import llmtop
 llmtop.attach()
-from llmtop.instrument.record.recorder import get; server = get().server._thread
+server = server_thread()
 def blocked(task):
     with open(f"/proc/self/task/{task}/status") as file:
         return int(next(line for line in file if line.startswith("SigBlk")).split()[1], 16)
 import os, signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM, signal.SIGUSR1):
-    assert blocked(server.native_id) >> (number - 1) & 1
+    assert blocked(server) >> (number - 1) & 1
     assert not blocked(os.getpid()) >> (number - 1) & 1
 """
+    )
     with Training(script) as training:
         training.finish()
 
