@@ -122,14 +122,10 @@ def test_nothing_is_settled_before_the_first_answer_or_its_time(
     library.says[USUAL_PORT][TOTAL] = "hang"
     source = TpuSource(0.1, load=lambda: library)
     source.start()
-    try:
-        assert not told_when(source, lambda told: told["gpus"])["settled"]
-        library.go_on.set()
-        told = told_when(source, lambda told: told["settled"])
-        assert {row["error"] for row in told["gpus"]} == {f"late ({TOTAL})"}
-    finally:
-        for thread in source._threads:
-            thread.stop()
+    assert not told_when(source, lambda told: told["gpus"])["settled"]
+    library.go_on.set()
+    told = told_when(source, lambda told: told["settled"])
+    assert {row["error"] for row in told["gpus"]} == {f"late ({TOTAL})"}
 
 
 @pytest.mark.parametrize("lost", [TOTAL, USED, DUTY, HBM])
