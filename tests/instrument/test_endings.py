@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.protocol import wire
-from tests.support import endings
+from tests.support import clock, endings
 from tests.support.endings import WAYS, Ready, Way, command, crash_a_rank, end
 from tests.support.installed import needs
 from tests.support.trainings import Heard, Training, connect, sockets
@@ -31,6 +32,26 @@ def test_a_captured_training_ends_as_it_would_without(way: Way, runtime_dir: Pat
     assert ending.left == []
     if way.name not in ("os._exit", "SIGTERM", "exec"):
         assert sockets(runtime_dir) == []
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@pytest.mark.parametrize(
+    ("name", "deaf"),
+    [
+        ("SIGINT", False),
+        pytest.param("3 steps left of 5", False, marks=pytest.mark.slow("SIGINT has the same wait")),
+        pytest.param("5 steps recorded", False, marks=pytest.mark.slow("SIGINT has the same wait")),
+        pytest.param("sys.exit", True, marks=pytest.mark.slow("it waits for as long as it may")),
+    ],
+)
+def test_what_waits_in_pytorch_after_a_recording_holds_no_end_up(
+    name: str, deaf: bool, runtime_dir: Path, tmp_path: Path
+) -> None:
+    ways = (*WAYS, Way("5 steps recorded", 0, "done", after=("step 7", "return")))
+    way = next(way for way in ways if way.name == name)
+    library = str(clock.build(Path(__file__).parents[1] / "cupti_stub" / "teardown.c"))
+    ending = end(way, runtime_dir, tmp_path, "--cupti", library, *["--deaf"] * deaf)
+    assert (ending.code, ending.states[-1]) == (way.code, way.state)
 
 
 @pytest.mark.slow("test_a_captured_training_ends_as_it_would_without finds the same fault")

@@ -1,6 +1,9 @@
 """A training with PyTorch that steps when it is told to and ends in the way that it is told: run it as a program.
 
-usage: ending_training.py [--plain] [--gpu] [--fake-cuda] [--crash-rank]
+usage: ending_training.py [--plain] [--gpu] [--fake-cuda] [--cupti LIBRARY] [--deaf] [--crash-rank]
+
+`--cupti` has what PyTorch does after a recording on a GPU (tests/cupti_stub); with `--deaf` no call of CUDA
+ends it.
 
 Lines on stdin: ``step N``, ``evaluate``, and then the way to end: ``return``, ``raise``, ``exit``, ``_exit``,
 ``wait`` (for a signal), ``exec``, ``fork`` (a child that exits, then return), ``thread`` (the rest of the lines is
@@ -10,6 +13,7 @@ obeyed in a second thread), ``daemon`` (in one that still waits when the process
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -31,6 +35,8 @@ def main() -> None:
     """Obey."""
     if "--fake-cuda" in sys.argv:
         _pretend_cuda()
+    if "--cupti" in sys.argv:
+        _pretend_cupti(ctypes.CDLL(sys.argv[sys.argv.index("--cupti") + 1]))
     # As in a terminal: what a shell starts in the background ignores SIGINT, and so do its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
@@ -149,6 +155,26 @@ def _pretend_cuda() -> None:
     recordings.MemoryHistory.__init__ = lambda self, recorder, *_: self.__dict__.update(  # type: ignore[method-assign, misc]
         _torch=types.SimpleNamespace(cuda=fake), _snapshot=None, _recorder=recorder, _marks=Marks(), _own=True
     )
+
+
+def _pretend_cupti(library: ctypes.CDLL) -> None:
+    """Stand in for the end of a recording on a GPU, after which Python does not know of a Ctrl-C (torch 2.11)."""
+    profiler: Any = torch.autograd.profiler
+    disable = profiler._disable_profiler
+
+    def disable_and_wait() -> Any:
+        results = disable()
+        ctypes.pythonapi.PyRun_SimpleString(b"")
+        if os.environ.get("TEARDOWN_CUPTI") == "1":
+            library.recording_has_ended()
+        return results
+
+    profiler._disable_profiler = torch.autograd._disable_profiler = disable_and_wait  # type: ignore[attr-defined]
+    query = (lambda: True) if "--deaf" in sys.argv else library.call_cuda
+    torch.version.cuda = "13.0"
+    torch.cuda.is_initialized = lambda: True  # type: ignore[assignment]
+    torch.cuda.current_stream = lambda *_: types.SimpleNamespace(query=query)  # type: ignore[assignment]
+    torch.cuda.is_current_stream_capturing = lambda: True  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

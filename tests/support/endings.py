@@ -136,7 +136,7 @@ def end(
         for line in way.after[:-1]:
             training.tell(line)
         if way.after[0].startswith("step"):
-            heard.until(lambda: _states(heard)[-1] == "recording")
+            heard.until(lambda: _states(heard)[-1] == ("done" if way.state == "done" else "recording"))
         if way.cancel:
             heard.connection.send(wire.CaptureCancel(id="it"))
             heard.connection.send(wire.CaptureRequest(id="other", engine="no such engine", path="/"))

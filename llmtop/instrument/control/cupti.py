@@ -2,22 +2,33 @@
 
 PyTorch leaves it there unless TEARDOWN_CUPTI is "1" (pytorch#144455): on an H100 the steps of a launch-bound
 training took 35 % longer from its first capture on, until it ended. Before CUDA 12.6 a recording after it could
-crash a process with CUDA graphs, so there it stays. It goes in the first calls of CUDA after the recording;
-one that began before them could wait for ever (kineto#1554).
+crash a process with CUDA graphs, so there it stays. It goes in the first calls of CUDA after the recording: a
+thread of PyTorch's waits for them. A recording that began before them could wait for ever (kineto#1554), and so
+would a process that ends before them, in the destructor of what the thread waits for.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 WORD = "TEARDOWN_CUPTI"
 FIRST_CUDA = (12, 6)
 GONE_AFTER_SECONDS = 2.0
 """Time by which a training has called CUDA many times."""
+LAST_CALLS_SECONDS = 0.05
+"""How long a process that ends calls CUDA where no thread is known to wait: the script may have recorded, too."""
+AT_MOST_SECONDS = 1.0
+"""How long it does where one is."""
+_BETWEEN_CALLS_SECONDS = 0.001
 
 _ended_s = float("-inf")
+_waiting: set[int] = set()
+"""Threads, by the kernel's number, that began when a recording ended."""
 
 
 def leave_when_done(torch: Any) -> None:
@@ -30,10 +41,51 @@ def leave_when_done(torch: Any) -> None:
         os.environ[WORD] = "1"
 
 
-def has_ended() -> None:
-    """A recording has ended just now."""
+def end_recording(end: Callable[[], object]) -> None:
+    """End a recording, and note which thread waits for CUPTI to leave from then on.
+
+    Args:
+        end: what ends it; it may raise anything.
+    """
     global _ended_s
-    _ended_s = time.monotonic()
+    before = _threads()
+    try:
+        end()
+    finally:
+        _ended_s = time.monotonic()
+        _waiting.update(_threads() - before)
+
+
+def has_left(torch: Any) -> bool:
+    """Call CUDA, which ends the wait of the thread that makes CUPTI leave; for the end of the process.
+
+    Args:
+        torch: the module.
+
+    Returns:
+        False if it waits all the same: then the destructors must not run.
+    """
+    if _ended_s == float("-inf") or os.environ.get(WORD) != "1" or not torch.cuda.is_initialized():
+        return True
+    began = time.monotonic()
+    while (taken := time.monotonic() - began) < AT_MOST_SECONDS and (taken < LAST_CALLS_SECONDS or _is_awaited()):
+        with suppress(Exception):  # the training may have ended for an error of CUDA's
+            torch.cuda.current_stream().query()
+        time.sleep(_BETWEEN_CALLS_SECONDS)
+    return not _is_awaited()
+
+
+def _is_awaited() -> bool:
+    return not _waiting.isdisjoint(_threads())
+
+
+def _threads() -> set[int]:
+    """Return the kernel's numbers of the threads that are none of Python's; none where they cannot be read."""
+    with suppress(OSError):
+        return {int(name) for name in os.listdir("/proc/self/task")} - {
+            thread.native_id or 0 for thread in threading.enumerate()
+        }
+    return set()
 
 
 def is_leaving(torch: Any) -> bool:

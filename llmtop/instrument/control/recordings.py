@@ -82,8 +82,7 @@ class TorchProfiler(Recording):
 
     def stop(self) -> None:
         self._recorder.annotate_with(None)
-        self._profile.stop()
-        cupti.has_ended()
+        cupti.end_recording(self._profile.stop)
 
     def abandon(self) -> None:
         """Stop without the wait for the GPU that `stop` begins with: a collective may never end."""
@@ -93,8 +92,7 @@ class TorchProfiler(Recording):
         if not torch.autograd._profiler_enabled():
             return  # it is still warming up
         _await_gpu(torch.cuda)
-        torch.autograd._disable_profiler()
-        cupti.has_ended()
+        cupti.end_recording(torch.autograd._disable_profiler)
 
     def write(self, path: str) -> None:
         self._profile.export_chrome_trace(path)

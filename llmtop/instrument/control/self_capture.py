@@ -18,11 +18,12 @@ from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
+from llmtop.instrument.control import cupti
 from llmtop.instrument.control.recording import Recording
 from llmtop.instrument.control.recording_length import RecordingLength
 from llmtop.instrument.control.recordings import RECORDINGS
 from llmtop.instrument.guest import registry
-from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.guest.interrupts import raised_by_handler, remember_interrupt
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.steps.ring import MASK
 from llmtop.naming import file_names
@@ -103,10 +104,15 @@ def end_with_process(seconds: float) -> bool:
         seconds: how long a file that is being written may take.
 
     Returns:
-        Whether nothing of it is inside PyTorch any more.
+        Whether nothing of it, nor of an earlier one, is inside PyTorch any more.
     """
     running = _running
-    return running is None or running.ended.is_set() or running.end_with_process(seconds)
+    ended = running is None or running.ended.is_set() or running.end_with_process(seconds)
+    if not _recorded:
+        return ended
+    has_left = cupti.has_left(sys.modules["torch"])
+    remember_interrupt()
+    return ended and has_left
 
 
 def has_inherited_profiler() -> bool:

@@ -7,10 +7,16 @@ be taken for a failure of llmtop's own.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import signal
+import sys
+from contextlib import suppress
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Final
+
+_STATEMENTS: Final = 257
+"""Py_file_input of Python.h."""
 
 
 def raised_by_handler(error: BaseException) -> bool:
@@ -29,6 +35,22 @@ def raised_by_handler(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+def remember_interrupt() -> None:
+    """Tell Python once more that a Ctrl-C has ended the script, so that the process ends by SIGINT; for its end.
+
+    Python forgets it when C code has a string of Python run, and then exits with 1. After a recording on a GPU has
+    ended, it has forgotten it (torch 2.11, Python 3.12).
+    """
+    is_interactive = sys.flags.interactive or sys.flags.inspect or hasattr(sys, "ps1")
+    if is_interactive or not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+        return
+    run = ctypes.pythonapi.PyRun_String
+    run.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.py_object, ctypes.py_object]
+    run.restype = ctypes.py_object
+    with suppress(KeyboardInterrupt):
+        run(b"raise KeyboardInterrupt", _STATEMENTS, {}, {})
 
 
 def _was_given(frame: FrameType, interrupted: FrameType | None) -> bool:

@@ -26,11 +26,11 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.delenv(cupti.WORD, raising=False)
     now = float("-inf")
     monkeypatch.setattr(cupti, "time", SimpleNamespace(monotonic=lambda: now))
-    cupti.has_ended()
+    cupti.end_recording(lambda: None)
     now = 100.0
     yield monkeypatch
     now = float("-inf")
-    cupti.has_ended()
+    cupti.end_recording(lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_next_recording_waits_until_it_has_left(variables: pytest.MonkeyPatc
     torch = torch_with("13.0")
     cupti.leave_when_done(torch)
     assert not cupti.is_leaving(torch)
-    cupti.has_ended()
+    cupti.end_recording(lambda: None)
     assert cupti.is_leaving(torch)
     variables.setitem(sys.modules, "torch", torch)
     variables.setattr(recordings.cupti, "is_leaving", lambda torch: True)
@@ -67,5 +67,5 @@ def test_the_next_recording_waits_until_it_has_left(variables: pytest.MonkeyPatc
 def test_without_a_gpu_in_use_nothing_leaves_and_nobody_waits(variables: pytest.MonkeyPatch) -> None:
     torch = torch_with("13.0", initialized=False)
     cupti.leave_when_done(torch)
-    cupti.has_ended()
+    cupti.end_recording(lambda: None)
     assert not cupti.is_leaving(torch)
