@@ -16,6 +16,7 @@ WITHOUT_ROOM = {
     "amd_stub": "AMD's library in C, for collectors/amd",
     "capture/py_spy/starved": "trainings that wait for their data, for test_starved.py",
     "clock_stub": "a clock in C that a test sets",
+    "cupti_stub": "what waits in PyTorch's profiler on a GPU, in C",
     "data": "recorded files",
     "docs": "README and docs: commands that are run, and words",
     "foreign": "scripts of others that run under llmtop run, and the test that runs them",

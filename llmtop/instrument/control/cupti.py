@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from llmtop.system import procfs
+
 WORD = "TEARDOWN_CUPTI"
 FIRST_CUDA = (12, 6)
 GONE_AFTER_SECONDS = 2.0
@@ -81,11 +83,7 @@ def _is_awaited() -> bool:
 
 def _threads() -> set[int]:
     """Return the kernel's numbers of the threads that are none of Python's; none where they cannot be read."""
-    with suppress(OSError):
-        return {int(name) for name in os.listdir("/proc/self/task")} - {
-            thread.native_id or 0 for thread in threading.enumerate()
-        }
-    return set()
+    return {*procfs.thread_ids(os.getpid())} - {thread.native_id or 0 for thread in threading.enumerate()}
 
 
 def is_leaving(torch: Any) -> bool:
