@@ -234,7 +234,8 @@ class Hub:
             self._closed = True
             self._wake.set()
         self._thread.wait_for_end()
-        for stage in self._stages:
+        before_rules = () if self._sources is None else self._sources.before_rules
+        for stage in (*before_rules, *self._stages):
             if isinstance(stage, EndingStage):
                 stage.end()
         if self._sources is not None:
@@ -442,7 +443,7 @@ def _has_rates(sources: Sources, sampled: dict[str, set[float | None]]) -> bool:
     if sources.host.latest().cpu_pct is None or not sources.ranks.is_settled():
         return False
     processes = sources.processes.latest()
-    if not set(sources.ranks.pids()) <= {process.pid for process in processes}:
+    if not {*sources.ranks.pids(), *(use.pid for use in reading.uses)} <= {process.pid for process in processes}:
         return False
     # One of which nothing can be seen from here (another pid namespace) never has a CPU share.
     return all(process.cpu_pct is not None or process.started_at is None for process in processes)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.base.periodic_thread import PeriodicThread, last_tick
-from collectors.base.source import Feed, GpuChoice, GpuReading, RanksReading
+from collectors.base.source import Feed, GpuChoice, GpuReading, GpuUse, RanksReading
 from collectors.gpu.selection import GpuSelection, with_whole_uuids
 from collectors.hub import Hub, Sources, live_sources, next_round, sampling_delay
 from llmtop.errors import UnusableInput
@@ -128,6 +128,40 @@ def test_rounds_come_until_closed_and_then_no_more() -> None:
     assert len(got) == count
     for source in (machine.gpu, machine.host, machine.processes, machine.ranks):
         assert (source.started, source.closed) == (1, 1)
+
+
+class Stage:
+    """A stage that has started something."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        return snapshot
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_stages_before_and_after_the_rules_are_ended() -> None:
+    machine, before, after = Machine(), Stage(), Stage()
+
+    def sources(interval: float) -> Sources:
+        return machine.sources(interval)._replace(before_rules=(before,))
+
+    hub = Hub(sources, interval=0.02, stages=[after])
+    hub.poll()
+    hub.close()
+    assert (before.ended, after.ended) == (1, 1)
+
+
+def test_the_first_snapshot_waits_for_the_processes_that_use_a_gpu() -> None:
+    machine = Machine()
+    machine.gpu.value = replace(
+        machine.gpu.value, gpus=(), notes=("none",), uses=(GpuUse(pid=7, gpu_uuid="GPU-0"),)
+    )
+    threading.Timer(0.3, setattr, (machine.processes, "value", (Process(pid=7),))).start()
+    assert [one.pid for one in machine.hub.first_snapshot(60.0).processes] == [7]
 
 
 def test_a_slow_consumer_gets_fewer_snapshots_and_never_two_at_once() -> None:

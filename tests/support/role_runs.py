@@ -173,13 +173,15 @@ def _start(folder: Path, source: str) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def watch(name: str, folder: Path, seconds: float = SECONDS) -> dict[str, Any]:
+def watch(name: str, folder: Path, seconds: float = SECONDS, enough: int | None = None) -> dict[str, Any]:
     """Run one training and return the roles of its ranks and the alerts that were raised.
 
     Args:
         name: of `RUNS`.
         folder: for its files.
-        seconds: of the monitor, after the first rank has made a step.
+        seconds: of the monitor at most, after all ranks have made steps.
+        enough: end with so many snapshots that have an alert, or, for a healthy run, so many in all; None: watch
+            to the end.
     """
     processes = _start(folder, RUNS[name].source)
     monitor = None
@@ -195,7 +197,7 @@ def watch(name: str, folder: Path, seconds: float = SECONDS) -> dict[str, Any]:
         roles: list[dict[str, int]] = []
         end = time.monotonic() + seconds + START_SECONDS
         phases: dict[str, float] = {}
-        begun = False
+        begun, counted = False, 0
         for line in monitor.stdout:
             seen = json.loads(line)
             stepping = [rank for rank in seen["ranks"] if (rank["step"] or 0) >= 5]
@@ -211,6 +213,9 @@ def watch(name: str, folder: Path, seconds: float = SECONDS) -> dict[str, Any]:
                     alerts[f"{alert['id']} {where}"] += 1
             if seen["ranks"]:
                 phases = {one["name"]: round(one["host_seconds"], 4) for one in seen["ranks"][0]["phases"]}
+            counted += begun and (bool(alerts) or not RUNS[name].verdict)
+            if enough is not None and counted >= enough:
+                break
             if time.monotonic() > end or any(one.poll() is not None for one in processes):
                 break
         return {"roles": roles, "alerts": dict(alerts), "stepped": begun, "phases": phases}

@@ -49,7 +49,8 @@ def both_named(view: ClusterView) -> bool:
 
 def all_there(view: ClusterView) -> bool:
     """Rules may have been evaluated when some nodes had been fetched only."""
-    return view.nodes_up == 64 and [run.ranks for run in view.runs] == [512]
+    complete = all(len(node.cells) == 8 for node in view.nodes)
+    return complete and view.nodes_up == 64 and [run.ranks for run in view.runs] == [512]
 
 
 @pytest.mark.prometheus
@@ -76,7 +77,6 @@ def test_what_is_planted_among_64_nodes_is_named(tmp_path: Path, rules: bool) ->
         assert worst.cells[IDLE[1]].power_ratio < 0.2
         assert view.nodes[1].name == late.node
         assert not [node.name for node in view.nodes[2:] if node.badness]
-        assert all(len(node.cells) == 8 for node in view.nodes)
         assert [(run.name, run.ranks) for run in view.runs] == [("train.py · slurm 4711", 512)]
         assert view.problems == ()
         assert fetched >= 2, "a rate is of two"

@@ -98,7 +98,8 @@ def check(found: dict[str, bytes]) -> None:
     [
         ((200, 50), ("--themes", THEMES[0].name, "--every", "6")),
         ((80, 24), ("--themes", THEMES[-1].name, "--ascii", "--every", "6")),
-        *(((120, 40), ("--themes", theme.name)) for theme in THEMES[1:]),
+        ((120, 40), ("--themes", THEMES[1].name)),
+        *(((120, 40), ("--themes", theme.name, "--every", "4")) for theme in THEMES[2:]),
         ((120, 40), ("--spread", "--every", "4")),
         ((120, 40), ("--spread", "--every", "4", "--ascii")),
     ],

@@ -82,10 +82,10 @@ for kind in kinds:
         if not steps and step and has_shown(kind, step):
             break
     chosen.append((begun, recorded()))
-print("chosen:", chosen, flush=True)
 from tests.support.steps import show
 for turn in range(2):
     if turn == rank:
+        print("chosen:", chosen, flush=True)
         show()
     dist.barrier()
 dist.destroy_process_group()
