@@ -6,7 +6,6 @@ prints is in files beside it.
 """
 
 import atexit
-import gc
 import importlib
 import os
 import runpy
@@ -33,9 +32,6 @@ import torch  # noqa: E402
 torch.optim.SGD([torch.zeros(1)])
 for name in sys.argv[1:]:
     importlib.import_module(name)
-# The half a million objects of torch: a search for modules of a script's looks at each of them in every fork.
-gc.collect()
-gc.freeze()
 
 
 def run(program: str) -> None:

@@ -37,14 +37,15 @@ def name_of(code):
 
 def all_functions():
     found = {}
-    gc.unfreeze()  # see tests/support/zygote.py
     for function in gc.get_objects():
         if type(function) is types.FunctionType and function.__code__.co_filename.startswith(FOLDER):
             found.setdefault(name_of(function.__code__), []).append(function)
-    gc.freeze()
     return found
 
-functions = all_functions()  # before the script has a module or an optimizer, which are to be found
+functions = all_functions()
+# The half a million objects of torch, which each child would search for the script's modules. Those come later.
+gc.collect()
+gc.freeze()
 
 def is_inside(frame):
     # of what the script or torch calls, which is the door
