@@ -30,7 +30,8 @@ _BETWEEN_CALLS_SECONDS = 0.001
 
 _ended_s = float("-inf")
 _waiting: set[int] = set()
-"""Threads, by the kernel's number, that began when a recording ended."""
+"""Threads, by the kernel's number, that began when a recording ended and have the name of the thread that ended
+it: PyTorch gives the one that waits no name of its own, as it does to its others."""
 
 
 def leave_when_done(torch: Any) -> None:
@@ -55,7 +56,9 @@ def end_recording(end: Callable[[], object]) -> None:
         end()
     finally:
         _ended_s = time.monotonic()
-        _waiting.update(_threads() - before)
+        pid = os.getpid()
+        name = procfs.thread_name(pid, threading.get_native_id())
+        _waiting.update(one for one in _threads() - before if procfs.thread_name(pid, one) == name)
 
 
 def has_left(torch: Any) -> bool:
@@ -69,8 +72,25 @@ def has_left(torch: Any) -> bool:
     """
     if _ended_s == float("-inf") or os.environ.get(WORD) != "1" or not torch.cuda.is_initialized():
         return True
+    return _call_until_left(torch, LAST_CALLS_SECONDS)
+
+
+def check_has_left(torch: Any) -> None:
+    """Call CUDA where a thread still waits for that; for the training's thread, before a recording begins.
+
+    Args:
+        torch: the module.
+
+    Raises:
+        RuntimeError: it waits all the same: a recording would wait for it for ever.
+    """
+    if _is_awaited() and not _call_until_left(torch, 0.0):
+        raise RuntimeError("CUPTI has not left the process since its last capture: try again after some steps")
+
+
+def _call_until_left(torch: Any, least_seconds: float) -> bool:
     began = time.monotonic()
-    while (taken := time.monotonic() - began) < AT_MOST_SECONDS and (taken < LAST_CALLS_SECONDS or _is_awaited()):
+    while (taken := time.monotonic() - began) < AT_MOST_SECONDS and (taken < least_seconds or _is_awaited()):
         with suppress(Exception):  # the training may have ended for an error of CUDA's
             torch.cuda.current_stream().query()
         time.sleep(_BETWEEN_CALLS_SECONDS)
@@ -78,7 +98,8 @@ def has_left(torch: Any) -> bool:
 
 
 def _is_awaited() -> bool:
-    return not _waiting.isdisjoint(_threads())
+    _waiting.intersection_update(_threads())  # a number is given again to another thread
+    return bool(_waiting)
 
 
 def _threads() -> set[int]:

@@ -73,6 +73,7 @@ class TorchProfiler(Recording):
 
     def start(self) -> None:
         cupti.leave_when_done(sys.modules["torch"])
+        cupti.check_has_left(sys.modules["torch"])
         self._profile.start()
         _ours.add(self._profile.profiler)
         self._recorder.annotate_with(self._annotation)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -69,3 +72,48 @@ def test_without_a_gpu_in_use_nothing_leaves_and_nobody_waits(variables: pytest.
     cupti.leave_when_done(torch)
     cupti.end_recording(lambda: None)
     assert not cupti.is_leaving(torch)
+
+
+def waiting_thread(go_on: threading.Event) -> None:
+    """As PyTorch has one: none of those that Python lists, with the name of the thread that began it."""
+    begun = threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        go_on.wait(60)
+
+    _thread.start_new_thread(wait, ())
+    assert begun.wait(60)
+
+
+def test_before_the_next_recording_cuda_is_called_until_no_thread_waits(variables: pytest.MonkeyPatch) -> None:
+    variables.setattr(cupti, "time", time)
+    go_on, called = threading.Event(), 0
+
+    def query() -> bool:
+        nonlocal called
+        called += 1
+        if called == 3:
+            go_on.set()
+        return True
+
+    torch = torch_with("13.0")
+    torch.cuda.current_stream = lambda: SimpleNamespace(query=query)
+    cupti.check_has_left(torch)
+    assert called == 0, "no recording has ended"
+    cupti.end_recording(lambda: waiting_thread(go_on))
+    cupti.check_has_left(torch)
+    assert called >= 3
+    called = 4
+    cupti.check_has_left(torch)
+    assert called == 4, "none waits any more"
+
+
+def test_a_thread_that_waits_all_the_same_refuses_the_next_recording(variables: pytest.MonkeyPatch) -> None:
+    variables.setattr(cupti, "time", time)
+    variables.setattr(cupti, "AT_MOST_SECONDS", 0.05)
+    go_on, torch = threading.Event(), torch_with("13.0")
+    cupti.end_recording(lambda: waiting_thread(go_on))
+    with pytest.raises(RuntimeError, match="try again after some steps"):
+        cupti.check_has_left(torch)
+    go_on.set()
