@@ -24,7 +24,13 @@ from benchmarks.result import Result, SkipBenchmark
 ONLY_NAMED = frozenset({"soak"})
 """Benchmarks that run only where they are named: they watch for an hour."""
 
-SHORTER = {"LLMTOP_BENCH_SECONDS": "15", "LLMTOP_BENCH_BLOCKS": "5", "LLMTOP_BENCH_TURNS": "5"}
+SHORTER = {
+    "LLMTOP_BENCH_SECONDS": "15",
+    "LLMTOP_BENCH_BLOCKS": "5",
+    "LLMTOP_BENCH_TURNS": "2",
+    "LLMTOP_BENCH_ROUNDS": "2",
+    "LLMTOP_BENCH_PART": "0.4",
+}
 """Settings where all run, unless they are set: seconds and turns of each that otherwise takes minutes."""
 
 

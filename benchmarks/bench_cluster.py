@@ -6,6 +6,7 @@ time and memory are those of `llmtop cluster` in a terminal, at its usual interv
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from tests.support.terminal import Terminal
 
 RULES = REPOSITORY / "llmtop" / "data" / "prometheus-rules.yml"
 REFRESHES = 20
-PANE_SECONDS = 40.0
+PANE_SECONDS = float(os.environ.get("LLMTOP_BENCH_SECONDS", "40"))
 SIZES = ((64, "1s", 0.5, 25.0), (512, "15s", 2.0, 75.0))
 """Nodes of eight GPUs, how often they are fetched, the promised seconds of a refresh, and those to settle."""
 
@@ -45,7 +46,7 @@ def run() -> Iterator[Result]:
 def _measured(server: Prometheus, count: int, promised: float, settle: float) -> Iterator[Result]:
     client = Client(server.url, limit=60)
     cluster = Cluster(client)
-    time.sleep(settle)
+    time.sleep(settle * float(os.environ.get("LLMTOP_BENCH_PART", "1")))
     wait_for(
         lambda: (view := cluster.query_view()).nodes_up == count and view.late and view.rules,
         120,

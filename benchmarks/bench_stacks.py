@@ -75,7 +75,9 @@ def _figures(place: Path, training: Training, beside: str) -> Iterator[Result]:
     for name, looking in ways:
         ratios = [_pair(heard, looking, bool(number % 2)) for number in range(PAIRS)]
         note = f"{PAIRS} pairs of blocks of {BLOCK_SECONDS:.0f} s, {min(ratios):.3f} to {max(ratios):.3f}"
-        yield Result(f"step while looked at by {name}{beside}", statistics.median(ratios), "x", MOST, note)
+        decided = max(ratios) - min(ratios) <= 2 * (MOST - 1)
+        limit, note = (MOST, note) if decided else (None, f"{note}: too uncertain")
+        yield Result(f"step while looked at by {name}{beside}", statistics.median(ratios), "x", limit, note)
 
 
 def _pair(heard: Heard, looking: Looking, sampled_first: bool) -> float:

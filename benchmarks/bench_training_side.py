@@ -25,12 +25,14 @@ from benchmarks.older import checkout
 from benchmarks.result import Result, SkipBenchmark, spread
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROUNDS, PAIRS, SECONDS = 3, 6, 1.5
+PART = float(os.environ.get("LLMTOP_BENCH_PART", "1"))
+"""Of the seconds for which steps are measured."""
+TURNS, TURN_SECONDS = int(os.environ.get("LLMTOP_BENCH_TURNS", "10")), 2.0
+"""Many and short: where the memory of a process happens to lie moves what it shows by some 15 us either way."""
+ROUNDS, PAIRS, SECONDS = 3, min(TURNS, 6), 1.5
 FLOOR = "the least that such a measurement can cost: five time stamps and one write to mapped memory, added"
 OLDER = "551f3bb"
 """The commit that the costs are held to (docs/figures.md)."""
-TURNS, TURN_SECONDS = int(os.environ.get("LLMTOP_BENCH_TURNS", "10")), 2.0
-"""Many and short: where the memory of a process happens to lie moves what it shows by some 15 us either way."""
 BLOCKS = (
     ("manual", "usual", 30, "by hand, a step of"),
     ("manual", "short", 20, "by hand, a step of"),
@@ -52,6 +54,8 @@ ESTIMATES = (
 """Likewise, for the estimate."""
 MOST_UNCERTAIN = 0.25
 """Half of the interval, of what is measured: a wider one decides nothing."""
+LEAST_SECONDS = 8.0
+"""An estimate says nothing in the first five seconds."""
 STAMPED_STEPS = 20_000
 
 
@@ -177,7 +181,7 @@ def _in_turns(way: str, older: Path) -> tuple[list[float], list[float]]:
 
 def _by_blocks() -> Iterator[Result]:
     for way, kind, seconds, words in BLOCKS:
-        found = _blocks(way, kind, seconds)
+        found = _blocks(way, kind, PART * seconds)
         added = {state: spread(values) for state, values in found["added"].items()}
         alone, name = added["alone"], _step_name(words, found["plain"])
         yield Result(f"{name}, added", alone.value, "µs", ADDED_LIMITS.get((way, kind)), "", alone.interval)
@@ -196,7 +200,7 @@ def _step_name(words: str, plain_us: float) -> str:
 
 def _estimates() -> Iterator[Result]:
     for way, kind, seconds, words in ESTIMATES:
-        found = _program("benchmarks.training_estimate", way, kind, seconds)
+        found = _program("benchmarks.training_estimate", way, kind, max(LEAST_SECONDS, PART * seconds))
         added, low, high = found["added"]
         true, said = added + found["waited"], statistics.median(found["said"])
         ends = low + found["waited"], high + found["waited"]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from benchmarks.result import SkipBenchmark
 from tests.support.processes import REPOSITORY, environment
 
-PAIRS = 5
+PAIRS = int(os.environ.get("LLMTOP_BENCH_ROUNDS", "5"))
 
 
 class Cost(NamedTuple):
