@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from llmtop.bench.comparing import choose_metric, compare_runs
 from llmtop.bench.statistics.intervals import CONFIDENCE
 from tests.support.resampled_runs import LEFT_WHOLE, Pool, outcome, pairs_of, plain_bootstrap, pool_of, pools
 
-PAIRS = round(400 * float(os.environ.get("LLMTOP_BENCH_PART", "1")))
+PAIRS = 400
 SLOWER = 0.06
 LEAST_RUNS = 20
 """Of a pool: ten are drawn for a pair, and two pairs are not to be of the same."""

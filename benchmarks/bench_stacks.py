@@ -26,6 +26,8 @@ from tui.screens.stacks import REFRESH_SECONDS
 
 PAIRS = int(os.environ.get("LLMTOP_BENCH_TURNS", "10"))
 BLOCK_SECONDS = float(loading.BURST_SECONDS)
+LEAST_PAIRS = 5
+"""Fewer decide nothing."""
 MOST = 1.02
 STEPS = """
 import multiprocessing, os, threading, time
@@ -75,7 +77,7 @@ def _figures(place: Path, training: Training, beside: str) -> Iterator[Result]:
     for name, looking in ways:
         ratios = [_pair(heard, looking, bool(number % 2)) for number in range(PAIRS)]
         note = f"{PAIRS} pairs of blocks of {BLOCK_SECONDS:.0f} s, {min(ratios):.3f} to {max(ratios):.3f}"
-        decided = max(ratios) - min(ratios) <= 2 * (MOST - 1)
+        decided = PAIRS >= LEAST_PAIRS and max(ratios) - min(ratios) <= 2 * (MOST - 1)
         limit, note = (MOST, note) if decided else (None, f"{note}: too uncertain")
         yield Result(f"step while looked at by {name}{beside}", statistics.median(ratios), "x", limit, note)
 

@@ -52,6 +52,8 @@ ESTIMATES = (
     ("auto", "usual", 10, "llmtop run, a step of"),
 )
 """Likewise, for the estimate."""
+LEAST_BLOCKS = 5
+"""The interval of fewer is no interval."""
 MOST_UNCERTAIN = 0.25
 """Half of the interval, of what is measured: a wider one decides nothing."""
 LEAST_SECONDS = 8.0
@@ -188,7 +190,8 @@ def _by_blocks() -> Iterator[Result]:
         for state, who in (("watching", "the screen"), ("watching both", "the screen and the exporter")):
             more = added[state]
             width = more.interval[1] - more.interval[0]
-            limit, note = (WATCHED_LIMIT, "") if width <= 2 * WATCHED_LIMIT else (None, "too uncertain")
+            decided = len(found["added"][state]) >= LEAST_BLOCKS and width <= 2 * WATCHED_LIMIT
+            limit, note = (WATCHED_LIMIT, "") if decided else (None, "too uncertain")
             yield Result(f"  watched by {who}, more than that", more.value, "µs", limit, note, more.interval)
         note = "by processor time, without what the caches lose"
         yield Result("  of that it waits for llmtop's threads", found["waited"], "µs", WATCHED_LIMIT, note)
