@@ -291,6 +291,7 @@ def run(unit: Unit, ground: Ground, workers: int, seconds: float) -> dict[str, d
             *(_filled(word, places) for word in condition.prefix),
             *(sys.executable, "-m", "pytest", "-q", "-c", "pyproject.toml", "-p", "no:cacheprovider"),
             *("-p", "tests.support.outcomes_plugin", "-n", str(workers), "--dist", "worksteal"),
+            f"--basetemp={folder / 't'}",  # a socket's path has 107 characters at most
             *(*SELECTED, *unit.tests),
         ]
         return _outcomes(command, checkout, environment, folder / "outcomes.json", seconds)
