@@ -162,7 +162,7 @@ def test_a_kernel_that_stops_answering_takes_the_values_with_it(
     monkeypatch.setattr(collectors.machine.host, "STALE_SECONDS", 0.0)
     monkeypatch.setattr(procfs, "cpu_ticks", fifo.read_text)  # blocks until somebody writes
     wait_for(lambda: source.latest().memory_total_bytes is None)
-    assert source.latest().notes == ("the system has stopped answering about CPU, memory and disks",)
+    assert "the system has stopped answering about CPU, memory and disks" in source.latest().notes
     fifo.write_text("")
 
 
