@@ -118,7 +118,7 @@ def test_alerts_are_written_with_times_and_evidence(node: Node) -> None:
     assert (begun.id, begun.severity, begun.ended) == ("input_bound", "warning", False)
     assert "waits for data" in begun.summary
     assert begun.since is not None
-    assert begun.since <= begun.at
+    assert begun.since <= begun.at + 1e-6  # both are sums of floats, which are 0.24 µs apart at this size
     node.stop(monitor)
     (path,) = node.files()
     assert path.stat().st_mode & 0o777 == 0o600
