@@ -22,14 +22,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.result import Result, SkipBenchmark
+from benchmarks.result import Result, SkipBenchmark, part
 from llmtop.errors import LlmtopError
 from llmtop.protocol.client import Connection, discover
 from tests.support.attackers import ATTACKS
 from tests.support.processes import environment, wait_for
 
 BLOCKS = 20
-BLOCK_SECONDS = 1.0 * float(os.environ.get("LLMTOP_BENCH_PART", "1"))
+BLOCK_SECONDS = 1.0 * part()
 SETTLE_SECONDS = 0.1
 MOST_PCT = 3.0
 MOST_WAIT_SECONDS = 5.0

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.result import Result, SkipBenchmark
+from benchmarks.result import Result, SkipBenchmark, part
 from collectors.prometheus.client import Client
 from collectors.prometheus.cluster import Cluster
 from tests.support.processes import REPOSITORY, wait_for
@@ -46,7 +46,7 @@ def run() -> Iterator[Result]:
 def _measured(server: Prometheus, count: int, promised: float, settle: float) -> Iterator[Result]:
     client = Client(server.url, limit=60)
     cluster = Cluster(client)
-    time.sleep(settle * float(os.environ.get("LLMTOP_BENCH_PART", "1")))
+    time.sleep(settle * part())
     wait_for(
         lambda: (view := cluster.query_view()).nodes_up == count and view.late and view.rules,
         120,

@@ -25,11 +25,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.bench_monitor import RANKS, environment, trainings
-from benchmarks.result import Result, SkipBenchmark
+from benchmarks.result import Result, SkipBenchmark, part
 from tests.support import nvml_stub
 from tests.support.prometheus import free_port
 
-SETTLE_SECONDS = 12.0 * max(0.5, float(os.environ.get("LLMTOP_BENCH_PART", "1")))
+SETTLE_SECONDS = 12.0 * max(0.5, part())
 TURNS = int(os.environ.get("LLMTOP_BENCH_ROUNDS", "5"))
 _LLMTOP = [sys.executable, "-m", "llmtop"]
 

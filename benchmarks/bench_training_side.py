@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.older import checkout
-from benchmarks.result import Result, SkipBenchmark, spread
+from benchmarks.result import Result, SkipBenchmark, part, spread
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PART = float(os.environ.get("LLMTOP_BENCH_PART", "1"))
-"""Of the seconds for which steps are measured."""
 TURNS, TURN_SECONDS = int(os.environ.get("LLMTOP_BENCH_TURNS", "10")), 2.0
 """Many and short: where the memory of a process happens to lie moves what it shows by some 15 us either way."""
 ROUNDS, PAIRS, SECONDS = 3, min(TURNS, 6), 1.5
@@ -183,7 +181,7 @@ def _in_turns(way: str, older: Path) -> tuple[list[float], list[float]]:
 
 def _by_blocks() -> Iterator[Result]:
     for way, kind, seconds, words in BLOCKS:
-        found = _blocks(way, kind, PART * seconds)
+        found = _blocks(way, kind, part() * seconds)
         added = {state: spread(values) for state, values in found["added"].items()}
         alone, name = added["alone"], _step_name(words, found["plain"])
         yield Result(f"{name}, added", alone.value, "µs", ADDED_LIMITS.get((way, kind)), "", alone.interval)
@@ -203,7 +201,7 @@ def _step_name(words: str, plain_us: float) -> str:
 
 def _estimates() -> Iterator[Result]:
     for way, kind, seconds, words in ESTIMATES:
-        found = _program("benchmarks.training_estimate", way, kind, max(LEAST_SECONDS, PART * seconds))
+        found = _program("benchmarks.training_estimate", way, kind, max(LEAST_SECONDS, part() * seconds))
         added, low, high = found["added"]
         true, said = added + found["waited"], statistics.median(found["said"])
         ends = low + found["waited"], high + found["waited"]

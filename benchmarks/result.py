@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 from collections.abc import Sequence
@@ -49,6 +50,11 @@ def spread(values: Sequence[float]) -> Spread:
 def _mean(values: Sequence[float]) -> float:
     left_out = len(values) // 20
     return statistics.mean(sorted(values)[left_out : len(values) - left_out])
+
+
+def part() -> float:
+    """Return the share of its usual seconds for which a benchmark watches: LLMTOP_BENCH_PART (1)."""
+    return float(os.environ.get("LLMTOP_BENCH_PART", "1"))
 
 
 class SkipBenchmark(Exception):

@@ -96,11 +96,12 @@ class SnapshotHistory:
         newest = self._parts[-1] if self._parts else None
         moved = newest is not None and newest.in_memory != (self.shortened is not None)
         if newest is None or moved or newest.writer.bytes_written >= self._limit // PARTS:
-            if newest is not None:
-                newest.writer.close()  # one open file less: from now on it is read alone
             if len(self._parts) >= PARTS:
                 _close(self._parts.pop(0))
             self._parts.append(self._new_recording(snapshot, now))
+            if newest is not None:  # one open file less: from now on it is read alone
+                with contextlib.suppress(LlmtopError, OSError):
+                    newest.writer.close()
         return self._parts[-1]
 
     def _new_recording(self, snapshot: Snapshot, now: float) -> _RecordingPart:

@@ -212,6 +212,30 @@ def test_a_disk_with_little_room_is_left_to_others(tmp_path: Path) -> None:
     past.close()
 
 
+def test_where_no_further_part_can_be_made_the_past_goes_on_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past_module, "IN_MEMORY_BYTES", 1 << 14)
+    past = SnapshotHistory(tmp_path / "gone")
+    past.write(MOMENTS[0])
+    make = os.memfd_create
+    refused = []
+
+    def refuse(name: str) -> int:
+        refused.append(name)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    for moment in MOMENTS[1:100]:
+        past.write(moment)
+    assert len(refused) > 1, "it was tried again after the first part was full"
+    monkeypatch.setattr(os, "memfd_create", make)
+    for moment in MOMENTS[100:]:
+        past.write(moment)
+    assert past.snapshot_at(START + 150) == (START + 150, MOMENTS[150])
+    past.close()
+
+
 def test_without_a_folder_for_temporary_files_there_is_still_a_past(tmp_path: Path) -> None:
     past = SnapshotHistory(tmp_path / "gone")
     for moment in MOMENTS[:20]:
