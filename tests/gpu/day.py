@@ -77,7 +77,7 @@ CHECKS: Final = (
     Check("operators", 60, ("llmtop/analysis/work",)),
     Check("ops", 150, ("llmtop/instrument/control/op_ranges.py", "llmtop/trace/nsys"), ("--out", "{out}")),
     Check("inference", 150, ("llmtop/instrument/auto/inference",), ("--seconds", "10")),
-    Check("at_step", 90, ("llmtop/capture/across", "llmtop/protocol/job_store.py"), ("--out", "{out}"), gpus=2),
+    Check("at_step", 150, ("llmtop/capture/across", "llmtop/protocol/job_store.py"), ("--out", "{out}"), gpus=2),
     Check("launch", 180, ("llmtop/launch",)),
     Check("exit", 240, ("llmtop/instrument/control", "llmtop/instrument/ending.py"), ("--out", "{out}")),
     Check("driver_process", 75, ("collectors/driver",)),
