@@ -12,6 +12,8 @@ STEP_SECONDS = 5.0
 SLOW_FROM, SLOW_UNTIL = 0.6, 0.7
 """Shares of the run between which half of each step waits for data."""
 LAST_SECONDS = 60.0
+PID = 1 << 22
+"""Of the first rank: more than any process has (PID_MAX_LIMIT of Linux), since llmtop would look at that one."""
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
 
@@ -39,10 +41,10 @@ def write_run(runs: Path, end: float, hours: float, ranks: int = 1, *, with_gpu:
 
 
 def _write_rank(where: Path, rank: int, ranks: int, begin: float, end: float, gpu: str | None) -> None:
-    name = folder.FileName(rank, int(begin * 1000), 1000 + rank, f"{rank:08x}").text
+    name = folder.FileName(rank, int(begin * 1000), PID + rank, f"{rank:08x}").text
     start = records.Start(
         source="id", run="night", program="train.py", command="python train.py", host="vm", boot="x",
-        pid=1000 + rank, ticks=1, rank=rank, world_size=ranks, gpu_uuid=gpu, at=begin, mono=0.0,
+        pid=PID + rank, ticks=1, rank=rank, world_size=ranks, gpu_uuid=gpu, at=begin, mono=0.0,
     )  # fmt: skip
     offset_ns = int(begin * 1e9)
     sums, number, minutes = Sums(0.0, begin), 0, int((end - begin) / 60)

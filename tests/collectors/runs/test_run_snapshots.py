@@ -19,7 +19,7 @@ from llmtop.model.snapshot import Snapshot
 from llmtop.runs import store
 from llmtop.runs.node_notes import NodeNotes, RunAlert, read_notes
 from tests.support import made_runs
-from tests.support.generated_run import LAST_SECONDS, STEP_SECONDS, UUID, write_run
+from tests.support.generated_run import LAST_SECONDS, PID, STEP_SECONDS, UUID, write_run
 from tests.support.processes import wait_for
 from tests.support.snapshots import rank as rank_seen
 from tests.support.snapshots import snapshot
@@ -217,7 +217,7 @@ def test_the_past_fills_the_time_line_and_leaves_what_is_known(run: store.Run) -
     take(history, run)
     history.span = None
     assert history.seconds >= HOURS * 3600
-    key = ("vm", 1000, BEGIN)
+    key = ("vm", PID, BEGIN)
     steps = [one for one in history.spreads((key, "step"), 100) if one is not None]
     assert len(steps) >= 75
     assert all(one.mean == pytest.approx(STEP_SECONDS, rel=0.01) for one in steps)
@@ -271,7 +271,7 @@ async def test_a_live_screen_is_rewound_to_before_it_was_started(
     monkeypatch.setenv("LLMTOP_RUNS", str(tmp_path))
     write_run(tmp_path, END, HOURS, 2, with_gpu=True)
     ranks = [
-        rank_seen(1000 + number, host="vm", rank=number, job="the job", attached_at=BEGIN, uid=os.geteuid())
+        rank_seen(PID + number, host="vm", rank=number, job="the job", attached_at=BEGIN, uid=os.geteuid())
         for number in range(2)
     ]
     live = replace(snapshot(), time=END + 5, monotonic=END + 5, ranks=tuple(ranks))
@@ -285,7 +285,7 @@ async def test_a_live_screen_is_rewound_to_before_it_was_started(
         middle = (BEGIN + END) / 2
         assert shown.time == pytest.approx(middle + 126, abs=31)
         names = [(rank.pid, rank.rank, rank.job) for rank in shown.ranks]
-        assert names == [(1000, 0, "the job"), (1001, 1, "the job")]
+        assert names == [(PID, 0, "the job"), (PID + 1, 1, "the job")]
         assert shown.ranks[0].step_seconds_p50 == pytest.approx(STEP_SECONDS, rel=0.01)
         assert [gpu.power_watts for gpu in shown.gpus] == [300.0]
         assert [alert.id for alert in shown.alerts] == ["hot"]

@@ -18,7 +18,7 @@ from llmtop.model.snapshot import Snapshot
 from llmtop.recording.reader_writer import Reader, Writer
 from llmtop.rules.engine import Rules
 from screenshots.scenes import scene, uuid
-from tests.support.generated_run import STEP_SECONDS, write_run
+from tests.support.generated_run import PID, STEP_SECONDS, write_run
 from tests.tui.driving import Held, reply, running, text, until
 from tui.app import NO_OLDER_SAMPLE
 from tui.state.history import History
@@ -109,7 +109,7 @@ async def test_older_than_the_oldest_sample_is_what_the_run_s_files_keep(
     begin = end - 3 * 3600
     write_run(tmp_path, end, 3.0)
     trained = replace(
-        MADE.ranks[0], host="vm", pid=1000, rank=0, world_size=1, uid=os.geteuid(), attached_at=begin, step=2000
+        MADE.ranks[0], host="vm", pid=PID, rank=0, world_size=1, uid=os.geteuid(), attached_at=begin, step=2000
     )
 
     def sample(at: float) -> Snapshot:
@@ -133,7 +133,7 @@ async def test_older_than_the_oldest_sample_is_what_the_run_s_files_keep(
         shown = app.view.snapshot
         assert shown is not None
         assert shown.ranks[0].step_seconds_p50 == pytest.approx(STEP_SECONDS, rel=0.05)
-        key = ("vm", 1000, begin)
+        key = ("vm", PID, begin)
         await until(pilot, lambda: not any(one is None for one in app.view.history.spreads((key, "step"), 5)))
         assert app.view.history.spreads((key, "step"), 5)[0].mean == pytest.approx(STEP_SECONDS, rel=0.05)  # type: ignore[union-attr]
         app.redraw()
