@@ -280,6 +280,8 @@ def run(unit: Unit, ground: Ground, workers: int, seconds: float) -> dict[str, d
         temporary = folder / "tmp"
         temporary.mkdir()
         os.chown(temporary, owner, -1)
+        folder.chmod(0o755)
+        temporary.chmod(0o1777)  # as /tmp: tests start processes of other users
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environment |= {"LLMTOP_OUTCOMES": str(folder / "outcomes.json"), "TMPDIR": str(temporary)}
         if condition.own_checkout:
