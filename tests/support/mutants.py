@@ -95,15 +95,18 @@ class Lines:
     def select(self, mutant: Mutant) -> list[str]:
         """Return the tests for a mutant: those that execute its line, then those that may do so in a child.
 
-        The tests of the folder that mirrors the module's come first, and among equals the fastest. Each of the two
-        kinds takes `EXPECTED_SECONDS` at most, or is one test.
+        A line that the import of its module executes has none of the first: any near test may read what it sets.
+        The tests of the folder that mirrors the module's come first, of these the ones that bear its name, and
+        among equals the fastest. Each of the two kinds takes `EXPECTED_SECONDS` at most, or is one test.
         """
 
-        def order(test: str) -> tuple[int, float, str]:
-            return -nearness(mutant.path, test), self.seconds[test], test
+        def order(test: str) -> tuple[int, bool, float, str]:
+            named = Path(test.partition("::")[0]).stem == f"test_{Path(mutant.path).stem}"
+            return -nearness(mutant.path, test), not named, self.seconds[test], test
 
         executing = self.tests.get(mutant.path, {}).get(mutant.line, set()) & self.seconds.keys()
-        others = {test for test in self.waiting - executing if nearness(mutant.path, test) >= 2}
+        candidates = self.waiting - executing if executing else self.seconds.keys()
+        others = {test for test in candidates if nearness(mutant.path, test) >= 2}
         return [*self._within(sorted(executing, key=order)), *self._within(sorted(others, key=order))]
 
     def _within(self, tests: list[str]) -> Iterator[str]:

@@ -84,6 +84,12 @@ def test_tests_that_execute_the_line_run_first_and_near_ones_that_wait_after_the
     assert lines.select(MUTANT) == [NEAR, FAR, CHILD]
 
 
+def test_of_a_line_that_an_import_executes_all_near_tests_run_and_those_of_its_name_first() -> None:
+    seconds = {NEAR: 2.0, FAR: 0.1, CHILD: 0.3, OTHER: 0.1}
+    lines = Lines(seconds, frozenset(), {MUTANT.path: {8: {OTHER}}})
+    assert lines.select(MUTANT) == [NEAR, CHILD]
+
+
 def test_tests_that_take_too_long_together_are_cut() -> None:
     tests = {f"tests/rules/test_gpu.py::test_{number:02}": 4.0 for number in range(20)}
     lines = Lines(tests, frozenset(), {MUTANT.path: {7: set(tests)}})
