@@ -543,6 +543,18 @@ def test_of_all_users_no_stage_goes_by_what_a_process_says(tmp_path: Path) -> No
     assert stages[1] == {"GpuBusy", "DcgmActivity"}
 
 
+def test_of_all_users_the_trainings_of_all_users_are_looked_for(tmp_path: Path) -> None:
+    kinds = [type(live_sources(1.0, tmp_path, all_users=which).ranks).__name__ for which in (False, True)]
+    assert kinds == ["StepsSource", "AllUsersSource"]
+
+
+@pytest.mark.parametrize(("interval", "delay"), [(0.1, 0.025), (0.4, 0.1), (60.0, 0.2)])
+def test_a_snapshot_comes_a_moment_after_its_samples_and_at_most_a_quarter_of_the_interval(
+    interval: float, delay: float
+) -> None:
+    assert sampling_delay(interval) == pytest.approx(delay)
+
+
 @pytest.mark.parametrize("rates_known_at_once", [True, False])
 def test_an_alert_of_a_screen_is_as_old_as_that_of_the_only_snapshot(rates_known_at_once: bool) -> None:
     """Both know 60 s of steps that wait for data, of before they started; the steps come once."""

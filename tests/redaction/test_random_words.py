@@ -23,3 +23,22 @@ def test_random_letters_and_digits_are_random_where_their_pairs_happen_to_be_com
     """Drawn with `random.Random(1)` from 0-9a-z: they change between letters and digits as no words do."""
     for drawn in ("zaden6fils6t6tp5ursm", "7vstns1dikw4pyb06lec", "558pts6dbutex8w7qwet"):
         assert is_random(drawn, hashed=False, assigned=True)
+
+
+@pytest.mark.parametrize("name", ["layers12To24OfLlama3", "block2Layer10Head128Proj", "expert3Of8Layer12Stage2"])
+def test_a_name_of_words_and_numbers_is_not_random(name: str) -> None:
+    assert is_random(name) is False
+    assert is_random(name, assigned=True) is False
+
+
+@pytest.mark.parametrize(
+    ("word", "random"),
+    [
+        ("YNwqNqNVwqwYNYqNqwVqwqNq", True),  # five different characters, by `random.Random(5)`
+        ("7zxz7zxzxQQxQz777zx77xzx", False),  # four
+        ("eickjtsatvwkcjljpwkfppwfbiax", True),  # 28 small letters, by `random.Random(5)`
+        ("abcabcabcabcabcabcabcabc", False),
+    ],
+)
+def test_few_different_characters_are_a_pattern_and_letters_alone_may_be_a_key(word: str, random: bool) -> None:
+    assert is_random(word) is random

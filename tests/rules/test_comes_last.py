@@ -53,6 +53,14 @@ def test_the_alert_is_about_the_rank_that_comes_last() -> None:
     assert alert.evidence["last_in_steps_pct"] == 100.0
 
 
+def test_the_summary_says_what_measured_the_times() -> None:
+    """Not "GPU clock", which is a frequency."""
+    for clock, words in (("host", "(host clock)"), ("GPU", "(CUDA events)")):
+        (alert,) = Monitor().told((arrival(-0.05, 0.002, 0.0, clock=clock),), (arrival(0.05, 0.002, clock=clock),))
+        assert words in alert.summary
+        assert "GPU clock" not in alert.summary
+
+
 def test_what_the_late_rank_alone_does_in_no_phase_is_what_to_look_at_first() -> None:
     (alert,) = Monitor().told(EARLY, LATE, outside=(0.002, 0.05))
     assert alert.next.startswith("check train.py:57 time.sleep(0.05); press c")

@@ -6,6 +6,7 @@ import pytest
 
 from llmtop.model.snapshot import Alert
 from llmtop.rules.engine import Rules
+from llmtop.rules.state.memory_trend import BUCKETS, MemoryTrend
 from tests.support.snapshots import gpu, rank, snapshot
 
 GIB = 1 << 30
@@ -29,6 +30,18 @@ class Training:
             memory_allocated_bytes=allocated, warmup_steps=3, **fields,
         )  # fmt: skip
         return list(self.rules.apply(snapshot(1000.0 + self.seconds, gpus=(board,), ranks=(process,))).alerts)
+
+
+def test_a_stretch_ends_with_the_sample_at_which_its_steps_and_seconds_are_full() -> None:
+    """Three samples of 30 steps and 20 s are one; eight that rise are a growth."""
+    trend = MemoryTrend()
+    known = []
+    for sample in range(3 * BUCKETS):
+        trend.add(1000.0 + 10.0 * sample, rank(step=10 + 15 * sample, warmup_steps=3, memory_allocated_bytes=sample))
+        known.append([(one.steps, one.seconds) for one in trend.growths()])
+    of_eight = (45 * (BUCKETS - 1), 30.0 * (BUCKETS - 1))
+    assert known[-1] == [of_eight, of_eight], "of 2 s and of 20 s"
+    assert not any(known[:-1])
 
 
 def test_retries_that_rise_are_memory_pressure_for_a_minute() -> None:

@@ -43,6 +43,13 @@ def test_work_belongs_to_the_first_call_with_its_id_in_its_process(apart: bool) 
         assert not apart or own.stop - own.start == int((calls[:, 0] == pid).sum())
 
 
+def test_the_rows_of_a_process_are_those_of_the_table_that_the_trace_has_now() -> None:
+    trace = model.Trace("made", "kineto", calls=model.build(model.ApiCalls, {"process": [7, 7, 9, 9, 9]}))
+    assert [trace.rows_of("calls", pid) for pid in (7, 9, 8)] == [slice(0, 2), slice(2, 5), slice(0, 0)]
+    trace.calls = trace.calls.select(np.array([False, True, True, False, False]))
+    assert [trace.rows_of("calls", pid) for pid in (7, 9)] == [slice(0, 1), slice(1, 2)]
+
+
 def test_ids_take_32_bits_only_where_all_fit() -> None:
     for largest, kind in (((1 << 31) - 1, np.int32), (1 << 31, np.int64), ((1 << 32) - 1, np.int64)):
         calls = model.build(model.ApiCalls, {"correlation": [-1, 5, largest]})

@@ -44,6 +44,12 @@ def test_a_change_is_held_to_the_limit_and_to_the_noise(
     assert "5 %" in found.reason or decision is Decision.IMPROVEMENT
 
 
+def test_an_interval_that_reaches_0_is_no_regression() -> None:
+    """However much more than the limit the change itself is."""
+    touching = ChangeInterval(math.log1p(0.2), 0.0, math.log1p(0.4), 0.05, 8.0, BlockLength(1, ""), False)
+    assert decide(touching, metric_named("mean"), 5.0).decision is Decision.UNDECIDABLE
+
+
 def test_the_same_change_of_a_rate_is_decided_the_same_way() -> None:
     slower = _change(6.0, 1.0)
     rate = ChangeInterval(-slower.log_ratio, -slower.high, -slower.low, slower.error, 8.0, slower.blocks, False)
