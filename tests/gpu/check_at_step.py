@@ -1,13 +1,13 @@
 """One step, two "nodes", two GPUs with NCCL: python -m tests.gpu.check_at_step --out FILE
 
 Two ranks of DDP on one machine, each a node of its own (a folder of sockets each), below `llmtop run`. Appends a
-JSON line a case to the file and exits 1 when one is not as it should be; meant for 150 s. `--backend gloo` tries it
-on the CPU.
+JSON line a case to the file and exits 1 when one is not as it should be; meant for 150 s. `--backend gloo` tries
+it on the CPU.
 
     both      both ranks begin at the chosen step; how far apart the ends of their collectives are
     one       only rank 1 is captured, from rank 0's node
     past      a step that has passed is refused at once
-    log       rank 0 is killed with -9, three times: rank 1 speaks of the store no oftener than it may without llmtop
+    log       rank 0 is killed with -9, three times: rank 1 speaks of the store no oftener than without
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def test_a_stretch_ends_with_the_sample_at_which_its_steps_and_seconds_are_full(
     trend = MemoryTrend()
     known = []
     for sample in range(3 * BUCKETS):
-        trend.add(1000.0 + 10.0 * sample, rank(step=10 + 15 * sample, warmup_steps=3, memory_allocated_bytes=sample))
+        seen = rank(step=10 + 15 * sample, warmup_steps=3, memory_allocated_bytes=sample)
+        trend.add(1000.0 + 10.0 * sample, seen)
         known.append([(one.steps, one.seconds) for one in trend.growths()])
     of_eight = (45 * (BUCKETS - 1), 30.0 * (BUCKETS - 1))
     assert known[-1] == [of_eight, of_eight], "of 2 s and of 20 s"
