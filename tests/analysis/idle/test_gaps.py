@@ -149,6 +149,17 @@ def test_where_the_waits_are_is_said(tmp_path: Path, engine: str) -> None:
     assert "cudaStreamSynchronize in optimizer/clip" in finding.evidence["where"]
 
 
+def test_a_wait_is_of_the_innermost_operator_even_where_both_end_at_once(tmp_path: Path) -> None:
+    def step(capture: Capture, begin: float) -> None:
+        capture.kernel(begin + 10, begin + 400, launched=begin)
+        capture.operator("aten::item", begin + 100, begin + 190)
+        capture.operator("aten::_local_scalar_dense", begin + 105, begin + 180)
+        capture.call("cudaStreamSynchronize", begin + 110, begin + 180)
+
+    (place,) = _report(_steps(step), tmp_path, "kineto").waits
+    assert place.operator == "aten::_local_scalar_dense"
+
+
 def test_reading_a_value_back_is_a_wait(tmp_path: Path) -> None:
     def step(capture: Capture, begin: float) -> None:
         for read in range(10):

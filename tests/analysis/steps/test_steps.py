@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.analysis.steps.step_finder import find_steps
+from llmtop.analysis.steps.step_finder import find_phases, find_steps
 from tests.support.traces import MAIN, Capture, steady
 
 
@@ -28,6 +28,19 @@ def test_ranges_named_like_a_step(tmp_path: Path, pattern: str) -> None:
         capture.range("forward", step * 100 + 10, step * 100 + 40)
     count, found_by, seconds = _found(capture, tmp_path)
     assert (count, seconds) == (5, [100] * 5), found_by
+
+
+def test_each_entry_of_a_phase_is_known_by_where_it_begins(tmp_path: Path) -> None:
+    capture = Capture()
+    for step in range(3):
+        capture.range(f"step {step}", step * 100, step * 100 + 100)
+        capture.range("forward", step * 100 + 10, step * 100 + 40)
+        capture.range("forward", step * 100 + 40, step * 100 + 45)
+    trace = capture.trace(tmp_path)
+    (phase,) = find_phases(trace, find_steps(trace, MAIN))
+    first = phase.starts[0]
+    assert [round((start - first) / 1000) for start in phase.starts.tolist()] == [0, 30, 100, 130, 200, 230]
+    assert round(phase.spans.total / 1000) == 3 * 35
 
 
 @pytest.mark.parametrize("name", ["stepper motor", "loss_step_scheduler", "footstep count", "forward"])
