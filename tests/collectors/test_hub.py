@@ -212,6 +212,19 @@ def test_a_new_interval_holds_from_the_next_snapshot_on() -> None:
     machine.hub.close()
 
 
+def test_a_new_interval_ends_one_sleep_and_not_those_after_it() -> None:
+    machine = Machine(3600.0)
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    wait_for(lambda: got)
+    machine.hub.set_interval(1800.0)
+    time.sleep(0.3)
+    began = time.process_time()
+    time.sleep(1.0)
+    assert time.process_time() - began < 0.5, "a thread that never sleeps computes all the time"
+    machine.hub.close()
+
+
 def test_sources_are_made_by_the_thread_that_runs_them_at_the_rate_of_then() -> None:
     machine = Machine(5.0)
     machine.hub.set_interval(0.5)

@@ -13,6 +13,7 @@ import pytest
 from llmtop.errors import UnusableInput
 from llmtop.protocol import job_store, wire
 from llmtop.protocol.client import Connection, NoReply
+from llmtop.system import procfs
 
 HELLO = b"\x82\xa4type\xa5hello\xa8protocol\x01"
 STEPS = b"\x82\xa4type\xa5steps\xa5steps\x90"
@@ -45,6 +46,22 @@ def _defaults() -> Iterator[tuple[str, str, Any]]:
 def test_an_absent_number_means_nothing_but_where_it_is_listed() -> None:
     found = {(name, field): default for name, field, default in _defaults() if default}
     assert found == DEFAULTS
+
+
+WHOLE = {
+    "Hello", "GpuTimes", "Checkpoints", "Alive", "Collectives", "Arrivals", "Overhead", "Outside", "StalledAt",
+    "Subscribe", "CaptureCancel", "Resume", "StopSampling", "Refused",
+}  # fmt: skip
+"""Messages that have all fields in them; of the others, which came later or are long, only what is not usual."""
+
+
+def test_what_is_usual_is_left_out_of_messages() -> None:
+    tagged = {one for one in vars(wire).values() if isinstance(one, type) and issubclass(one, msgspec.Struct)}
+    whole = {
+        one.__name__ for one in tagged if one.__struct_config__.tag and not one.__struct_config__.omit_defaults
+    }
+    assert whole == WHOLE
+    assert msgspec.msgpack.encode(wire.OpRanges(id="a")) == b"\x82\xa4type\xa9op_ranges\xa2id\xa1a"
 
 
 def test_the_shortest_messages_are_read() -> None:
@@ -86,3 +103,15 @@ def test_a_known_message_with_a_wrong_field_is_an_error(pair: tuple[Connection, 
 def test_an_error_of_a_silent_process_is_its_sentence_and_has_its_pid() -> None:
     error = NoReply("process 7 does not answer", 7)
     assert (str(error), error.host_pid) == ("process 7 does not answer", 7)
+
+
+def test_a_channel_to_what_is_no_training_is_closed_though_its_error_is_kept(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        path = tmp_path / "1-00000000.sock"
+        listening.bind(str(path))
+        listening.listen(1)
+        before = procfs.open_descriptors()
+        with pytest.raises(NoReply) as raised:  # which holds the frames that hold the channel
+            Connection.open(path, timeout_s=0.2)
+        assert procfs.open_descriptors() == before
+        assert raised.value

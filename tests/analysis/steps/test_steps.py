@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.analysis.steps.step_finder import find_phases, find_steps
+from llmtop.analysis.steps.step_finder import find_phases, find_steps, select_steps
 from tests.support.traces import MAIN, Capture, steady
 
 
@@ -41,6 +42,17 @@ def test_each_entry_of_a_phase_is_known_by_where_it_begins(tmp_path: Path) -> No
     first = phase.starts[0]
     assert [round((start - first) / 1000) for start in phase.starts.tolist()] == [0, 30, 100, 130, 200, 230]
     assert round(phase.spans.total / 1000) == 3 * 35
+
+
+def test_of_steps_that_are_chosen_the_last_is_closed_only_where_none_is_left_out_after_it(tmp_path: Path) -> None:
+    capture = Capture()
+    for step in range(5):
+        capture.range(f"step {step}", step * 100, step * 100 + 100)
+    steps = replace(find_steps(capture.trace(tmp_path), MAIN), closed=True)
+    chosen = {wanted: select_steps(steps, wanted) for wanted in (3, (2, 5), (1, 4))}
+    assert {wanted: one.closed for wanted, one in chosen.items()} == {3: False, (2, 5): True, (1, 4): False}
+    counts = {wanted: (len(one), one.cut_before, one.cut_after) for wanted, one in chosen.items()}
+    assert counts == {3: (3, 0, 2), (2, 5): (3, 2, 0), (1, 4): (3, 1, 1)}
 
 
 @pytest.mark.parametrize("name", ["stepper motor", "loss_step_scheduler", "footstep count", "forward"])
