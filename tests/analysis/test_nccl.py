@@ -35,6 +35,11 @@ def _report(folder: Path, *ranks: Capture) -> Report:
     return analyze_trace(open_trace(write_sqlite(folder / "ranks.sqlite", list(ranks))))
 
 
+def test_a_device_without_collectives_hides_none_of_the_others(tmp_path: Path) -> None:
+    report = _report(tmp_path, steady(6, 1000.0, capture=Capture(pid=99)), _rank(1, 990, 400, 10))
+    assert [(one.pid, one.name) for one in report.collectives] == [(101, "AllReduce")]
+
+
 def test_overlapped_nccl_costs_nothing(tmp_path: Path) -> None:
     report = _report(tmp_path, _rank(0, 990, 400, 10), _rank(1, 990, 400, 10))
     assert report.verdict == "gpu_bound"

@@ -67,6 +67,19 @@ def test_blocks_are_as_long_as_the_paper_says_for_a_moving_average() -> None:
     assert block_length([np.exp(noise[6:2006] + noise[:2000])]).steps == 1
 
 
+def test_blocks_are_as_long_as_the_paper_says_for_an_autoregression() -> None:
+    """x[t] = 0.8 x[t - 1] + e[t]: G / g(0) = 2 * 0.8 / (1 - 0.8 ** 2) = 4.44; with D = 4 / 3 * g(0) ** 2 the length
+    is (1.5 * 4.44 ** 2 * 40000) ** (1 / 3) = 105.8, which eight samples have in the mean."""
+    random, lengths = np.random.default_rng(3), []
+    for _ in range(8):
+        x, series = 0.0, []
+        for e in 0.01 * random.normal(size=40_000):
+            x = 0.8 * x + e
+            series.append(x)
+        lengths.append(block_length([np.exp(np.array(series))]).steps)
+    assert np.mean(lengths) == pytest.approx(105.8, rel=0.1)
+
+
 def test_steps_that_are_related_at_every_lag_are_related_up_to_half_of_a_run() -> None:
     alternating = np.exp(0.1 * np.array([1.0, -1.0] * 4))
     assert block_length([alternating] * 10).reason.startswith("steps up to 4 apart are related")
