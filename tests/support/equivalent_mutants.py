@@ -6,6 +6,7 @@ from typing import Final
 
 OVERLAPPING: Final = "llmtop/instrument/record/overlapping.py"
 HUB: Final = "collectors/hub.py"
+WORDS: Final = "llmtop/redaction/random_words.py"
 EQUIVALENT: Final[dict[str, str]] = {
     f"{OVERLAPPING}: interval = track.begun - previous if 0 <= previous <= track.begun else -1 [0 -> 1]": (
         "previous is -1 or an instant of perf_counter_ns, which is not 0 in any process"
@@ -14,7 +15,7 @@ EQUIVALENT: Final[dict[str, str]] = {
     "[< -> <=]": "a reading of the clock that is equal to the limit costs one more pause of 20 ms",
     f"{HUB}: if now >= following: [>= -> >]": "a reading of the clock that is equal costs a pause of 0 s",
     "llmtop/protocol/tcp_store.py: return 0 [return 0 -> return None]": "data[None:] is data[0:]",
-    "llmtop/redaction/random_words.py: kinds = [0 if character.isdigit() else 1 if character.islower() else 2 for character in text] "
+    f"{WORDS}: kinds = [0 if character.isdigit() else 1 if character.islower() else 2 for character in text] "
     "[2 -> 3]": "kinds are compared with one another only, and 3 is none of the others either",
     "llmtop/trace/files/merge.py: if rows > _MANY_ROWS: [> -> >=]": (
         "it only decides whether free memory is given back to the system, of which no result depends"
