@@ -68,8 +68,8 @@ def test_blocks_are_as_long_as_the_paper_says_for_a_moving_average() -> None:
 
 
 def test_blocks_are_as_long_as_the_paper_says_for_an_autoregression() -> None:
-    """x[t] = 0.8 x[t - 1] + e[t]: G / g(0) = 2 * 0.8 / (1 - 0.8 ** 2) = 4.44; with D = 4 / 3 * g(0) ** 2 the length
-    is (1.5 * 4.44 ** 2 * 40000) ** (1 / 3) = 105.8, which eight samples have in the mean."""
+    """x[t] = 0.8 x[t - 1] + e[t]: G / g(0) = 2 * 0.8 / (1 - 0.8 ** 2) = 4.44; with D = 4 / 3 * g(0) ** 2 the
+    length is (1.5 * 4.44 ** 2 * 40000) ** (1 / 3) = 105.8, which eight samples have in the mean."""
     random, lengths = np.random.default_rng(3), []
     for _ in range(8):
         x, series = 0.0, []
