@@ -154,6 +154,36 @@ def test_requests_that_overlap_in_threads_keep_their_own_phases(recorded: Record
         assert names(step) == ["prefill", f"decode {int(step.tokens or 0)}"]
 
 
+def test_what_a_thread_does_before_its_first_request_is_of_that_one(recorded: Recorded) -> None:
+    """From the loader of a thread that has made no step, too; its wait for the end is of no request."""
+    together = threading.Barrier(2)
+
+    def overlap(_: int) -> None:
+        with llmtop.step(kind="request", tokens=0):
+            together.wait(10)
+
+    def serve() -> None:
+        with llmtop.phase("read"):
+            pass
+        for number in llmtop.loader([1, 2]):
+            with llmtop.step(kind="request", tokens=number), llmtop.phase("decode"):
+                pass
+        with llmtop.step(kind="request", tokens=3):
+            pass
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(overlap, range(2)))
+    in_thread(serve)
+    found = {step.tokens: set(names(step)) for step in recorded.steps if step.tokens}
+    assert found == {1: {"read", "dataload", "decode"}, 2: {"dataload", "decode"}, 3: set()}
+
+
+def test_another_thread_cancels_no_phase_of_the_training(recorded: Recorded) -> None:
+    with llmtop.step(), llmtop.phase("dataload"):
+        in_thread(lambda: recorded.recorder.cancel_phase("dataload"))
+    assert names(recorded.step) == ["dataload"]
+
+
 def test_tasks_within_a_step_that_overlap_do_not_add_up_in_it(recorded: Recorded) -> None:
     async def rollout(name: str) -> None:
         with llmtop.phase(name):
