@@ -51,6 +51,9 @@ KNOWN = {
     "a query": ("https://x.y/z?token={}&a=1", _some(_BASE62, 10)),
     "a private key": ("+-----BEGIN RSA PRIVATE KEY-----\n+{}\n+-----END RSA PRIVATE KEY-----", "b3BlbnNza"),
     "curl": ("curl -u me:{} https://x", "pa55"),
+    "base64 whose pieces alone are short": ("x {} y", "LTHEsLKo9NsWP/eDeuBB8/SOGp7C4aun"),
+    "base64 with three slashes": ("x {}", "0dz/StYlTIBM/ZM9oISAww2/IJYCCXRT"),
+    "letters and digits in three turns": ("login: {}", "ab12cd34"),
     "a connection string": ("AccountName=a;AccountKey={};x", base64.b64encode(_DRAWN.randbytes(64)).decode()),
 }  # fmt: skip
 
@@ -107,6 +110,7 @@ GPU-8f6d3c1a-2b4e-5f60-7182-93a4b5c6d7e8 --bypass x --compass north
 docker run image@sha256:9fceb02d0ae598e95dc970b74767f19372d61af89fceb02d0ae598e95dc970b7 python x.py
 CUDA_VISIBLE_DEVICES=0,1 CUBLAS_WORKSPACE_CONFIG=:4096:8 python train.py --opt adamw_torch_fused --beta2=0.95
 class TestThatTheWindowIsSteadyAndSaysWhenItIsNot(unittest.TestCase):
+login: abcd1234e of two turns, cat LOLtli80Jy//OVMlINVFbR0o/5vAg/Y6
 """.strip().splitlines()
 
 
