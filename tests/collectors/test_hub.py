@@ -202,10 +202,12 @@ def test_rounds_stay_on_the_grid_however_long_each_takes(interval: float, work: 
 
 
 def test_a_new_interval_holds_from_the_next_snapshot_on() -> None:
-    machine = Machine(3600.0)
+    machine = Machine(3600.0, whole=True)
+    machine.gpu.value = GpuReading(notes=("no NVIDIA driver here",))
     got: list[Snapshot] = []
     machine.hub.start(got.append)
     wait_for(lambda: got)
+    time.sleep(0.2)  # it sleeps until the next round by now
     machine.hub.set_interval(0.02)
     wait_for(lambda: len(got) > 3)
     assert machine.hub.interval == 0.02
@@ -213,7 +215,8 @@ def test_a_new_interval_holds_from_the_next_snapshot_on() -> None:
 
 
 def test_a_new_interval_ends_one_sleep_and_not_those_after_it() -> None:
-    machine = Machine(3600.0)
+    machine = Machine(3600.0, whole=True)
+    machine.gpu.value = GpuReading(notes=("no NVIDIA driver here",))
     got: list[Snapshot] = []
     machine.hub.start(got.append)
     wait_for(lambda: got)
@@ -221,7 +224,7 @@ def test_a_new_interval_ends_one_sleep_and_not_those_after_it() -> None:
     time.sleep(0.3)
     began = time.process_time()
     time.sleep(1.0)
-    assert time.process_time() - began < 0.5, "a thread that never sleeps computes all the time"
+    assert time.process_time() - began < 0.1, "a thread that does not sleep computes whenever it may"
     machine.hub.close()
 
 
