@@ -16,6 +16,7 @@ the time ended first: run it again.
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import json
 import math
@@ -95,7 +96,8 @@ class Lines:
     def select(self, mutant: Mutant) -> list[str]:
         """Return the tests for a mutant: those that execute its line, then those that may do so in a child.
 
-        A line that the import of its module executes has none of the first: any near test may read what it sets.
+        Whose import of a module came first executed the lines of it that are in no function, but any near test may
+        read what they set: so those run too.
         The tests of the folder that mirrors the module's come first, of these the ones that bear its name, and
         among equals the fastest. Each of the two kinds takes `EXPECTED_SECONDS` at most, or is one test.
         """
@@ -105,8 +107,8 @@ class Lines:
             return -nearness(mutant.path, test), not named, self.seconds[test], test
 
         executing = self.tests.get(mutant.path, {}).get(mutant.line, set()) & self.seconds.keys()
-        candidates = self.waiting - executing if executing else self.seconds.keys()
-        others = {test for test in candidates if nearness(mutant.path, test) >= 2}
+        candidates = self.waiting if mutant.line in function_lines(mutant.path) else self.seconds.keys()
+        others = {test for test in candidates - executing if nearness(mutant.path, test) >= 2}
         return [*self._within(sorted(executing, key=order)), *self._within(sorted(others, key=order))]
 
     def _within(self, tests: list[str]) -> Iterator[str]:
@@ -116,6 +118,18 @@ class Lines:
             if number and total > EXPECTED_SECONDS:
                 return
             yield test
+
+
+@cache
+def function_lines(path: str) -> frozenset[int]:
+    """Return the lines of a module that run when a function of it does, and not at the import."""
+    found: set[int] = set()
+    for node in ast.walk(ast.parse((REPOSITORY / path).read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.update(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
+        elif isinstance(node, ast.Lambda):
+            found.update(range(node.body.lineno, (node.body.end_lineno or 0) + 1))
+    return frozenset(found)
 
 
 def nearness(path: str, test: str) -> int:

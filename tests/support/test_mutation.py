@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support import mutants as command
 from tests.support.equivalent_mutants import EQUIVALENT
-from tests.support.mutants import Lines, choose, nearness, summary
+from tests.support.mutants import Lines, choose, function_lines, nearness, summary
 from tests.support.mutation import Mutant, mutants
 from tests.support.processes import REPOSITORY
 
@@ -69,7 +71,9 @@ def test_bytes_before_the_change_may_be_no_ascii() -> None:
     assert mutant.apply('x = "µ" if a < b else "é"\n') == 'x = "µ" if a <= b else "é"\n'
 
 
-MUTANT = Mutant("llmtop/rules/gpu.py", 7, 0, 1, "1", "2", "1")
+PATH = "llmtop/rules/gpu.py"
+LINE = min(function_lines(PATH))
+MUTANT = Mutant(PATH, LINE, 0, 1, "1", "2", "1")
 NEAR, FAR, CHILD, OTHER = (
     "tests/rules/test_gpu.py::test_a",
     "tests/tui/test_app.py::test_b",
@@ -80,21 +84,33 @@ NEAR, FAR, CHILD, OTHER = (
 
 def test_tests_that_execute_the_line_run_first_and_near_ones_that_wait_after_them() -> None:
     seconds = {NEAR: 2.0, FAR: 0.1, CHILD: 3.0, OTHER: 0.1}
-    lines = Lines(seconds, frozenset({CHILD, OTHER}), {MUTANT.path: {7: {FAR, NEAR}, 8: {OTHER}}})
+    lines = Lines(seconds, frozenset({CHILD, OTHER}), {PATH: {LINE: {FAR, NEAR}, LINE + 1: {OTHER}}})
     assert lines.select(MUTANT) == [NEAR, FAR, CHILD]
 
 
 def test_of_a_line_that_an_import_executes_all_near_tests_run_and_those_of_its_name_first() -> None:
+    """Whichever test imported it first."""
     seconds = {NEAR: 2.0, FAR: 0.1, CHILD: 0.3, OTHER: 0.1}
-    lines = Lines(seconds, frozenset(), {MUTANT.path: {8: {OTHER}}})
-    assert lines.select(MUTANT) == [NEAR, CHILD]
+    lines = Lines(seconds, frozenset(), {PATH: {1: {OTHER}, LINE: {FAR}}})
+    assert lines.select(replace(MUTANT, line=1)) == [OTHER, NEAR, CHILD]
+    assert lines.select(MUTANT) == [FAR]
+
+
+def test_lines_of_functions_are_those_of_their_bodies() -> None:
+    path = "llmtop/protocol/job_store.py"
+    texts = (REPOSITORY / path).read_text().splitlines()
+    of = {text.strip(): number in function_lines(path) for number, text in enumerate(texts, 1)}
+    assert of["beat: int = 0"] is False
+    assert of["class Keys:"] is False
+    assert of["def __init__(self, prefix: str) -> None:"] is False
+    assert of["self._prefix = prefix"] is True
 
 
 def test_tests_that_take_too_long_together_are_cut() -> None:
     tests = {f"tests/rules/test_gpu.py::test_{number:02}": 4.0 for number in range(20)}
-    lines = Lines(tests, frozenset(), {MUTANT.path: {7: set(tests)}})
+    lines = Lines(tests, frozenset(), {PATH: {LINE: set(tests)}})
     assert len(lines.select(MUTANT)) == command.EXPECTED_SECONDS // 4
-    slow = Lines({NEAR: 50.0}, frozenset(), {MUTANT.path: {7: {NEAR}}})
+    slow = Lines({NEAR: 50.0}, frozenset(), {PATH: {LINE: {NEAR}}})
     assert slow.select(MUTANT) == [NEAR]
 
 
