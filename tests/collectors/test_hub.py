@@ -555,8 +555,13 @@ def test_of_all_users_no_stage_goes_by_what_a_process_says(tmp_path: Path) -> No
         {type(stage).__name__ for stage in live_sources(1.0, tmp_path, all_users=all_users).before_rules}
         for all_users in (False, True)
     ]
-    assert stages[0] - stages[1] >= {"NcclRas", "LoaderCosts"}
+    assert stages[0] - stages[1] == {"NcclRas", "LoaderCosts", "RunReferences"}
     assert stages[1] == {"GpuBusy", "DcgmActivity"}
+
+
+def test_what_runs_did_is_kept_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    assert live_sources(1.0, tmp_path).keep_runs is None
+    assert live_sources(1.0, tmp_path, keep_runs=True).keep_runs is not None
 
 
 def test_of_all_users_the_trainings_of_all_users_are_looked_for(tmp_path: Path) -> None:

@@ -17,6 +17,11 @@ EQUIVALENT: Final[dict[str, str]] = {
     "llmtop/protocol/tcp_store.py: return 0 [return 0 -> return None]": "data[None:] is data[0:]",
     f"{WORDS}: kinds = [0 if character.isdigit() else 1 if character.islower() else 2 for character in text] "
     "[2 -> 3]": "kinds are compared with one another only, and 3 is none of the others either",
+    f"{WORDS}: kinds = [0 if character.isdigit() else 1 if character.islower() else 2 for character in text] "
+    "[character.islower() -> (not (character.islower()))]": "1 and 2 change places, and are only compared",
+    "llmtop/rules/slower.py: _CAUSE_FIRST.get(_role(one[1]), 0) if one[1].part else 4, [4 -> 5]": (
+        "a place in an order whose other values are 0 to 3"
+    ),
     "llmtop/trace/files/merge.py: if rows > _MANY_ROWS: [> -> >=]": (
         "it only decides whether free memory is given back to the system, of which no result depends"
     ),
