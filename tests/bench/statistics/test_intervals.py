@@ -67,17 +67,36 @@ def test_blocks_are_as_long_as_the_paper_says_for_a_moving_average() -> None:
     assert block_length([np.exp(noise[6:2006] + noise[:2000])]).steps == 1
 
 
-def test_blocks_are_as_long_as_the_paper_says_for_an_autoregression() -> None:
-    """x[t] = 0.8 x[t - 1] + e[t]: G / g(0) = 2 * 0.8 / (1 - 0.8 ** 2) = 4.44; with D = 4 / 3 * g(0) ** 2 the
-    length is (1.5 * 4.44 ** 2 * 40000) ** (1 / 3) = 105.8, which eight samples have in the mean."""
-    random, lengths = np.random.default_rng(3), []
-    for _ in range(8):
-        x, series = 0.0, []
-        for e in 0.01 * random.normal(size=40_000):
-            x = 0.8 * x + e
-            series.append(x)
-        lengths.append(block_length([np.exp(np.array(series))]).steps)
-    assert np.mean(lengths) == pytest.approx(105.8, rel=0.1)
+def _autoregression(count: int, seed: int, alike: float = 0.8) -> list[float]:
+    x, series = 0.0, []
+    for e in 0.01 * np.random.default_rng(seed).normal(size=count):
+        x = alike * x + e
+        series.append(x)
+    return series
+
+
+def _by_the_paper(x: list[float]) -> float:
+    """Politis and White, section 3: the length by sums over lags -M to M, with their flat-top window."""
+    count, mean = len(x), sum(x) / len(x)
+    half = count // 2
+    r = [sum((x[i] - mean) * (x[i + k] - mean) for i in range(count - k)) / count for k in range(half + 1)]
+    chance = 2 * math.sqrt(math.log10(count) / count)
+    m = next(m for m in range(half) if all(abs(r[m + k] / r[0]) < chance for k in range(1, 6) if m + k <= half))
+    spectrum = slope = 0.0
+    for k in range(-min(2 * m, half), min(2 * m, half) + 1):
+        t = abs(k) / (2 * m)
+        window = 1.0 if t <= 0.5 else 2 * (1 - t)
+        spectrum += window * r[abs(k)]
+        slope += window * abs(k) * r[abs(k)]
+    return (1.5 * (slope / spectrum) ** 2 * count) ** (1 / 3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_blocks_are_as_long_as_the_paper_says_for_an_autoregression(seed: int) -> None:
+    x = _autoregression(600, seed)
+    found = block_length([np.exp(np.array(x))]).steps
+    wanted = math.ceil(_by_the_paper(x))
+    assert found == math.ceil(600 / (600 // wanted)), "as few blocks, and all as long"
 
 
 def test_steps_that_are_related_at_every_lag_are_related_up_to_half_of_a_run() -> None:
