@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from llmtop.redaction.random_words import is_random
+from llmtop.redaction.random_words import HEX_LEAST, is_random
 from llmtop.redaction.secret_names import Strength, strength_of
 
 MASK: Final = "***"
@@ -110,6 +110,7 @@ _CODE: Final = re.compile(
 )
 """Values that are no secrets but say where one comes from."""
 _WORD: Final = re.compile(r"[A-Za-z0-9_\-+/=.~]{12,}")
+_LONG_HEX: Final = re.compile(rf"[0-9a-f]{{{HEX_LEAST},}}", re.IGNORECASE)
 _HEX_PAIR: Final = re.compile(r"(?=[0-9]*[a-f])(?=[0-9a-f]*:[0-9]*[a-f])[0-9a-f]{8,}:[0-9a-f]{8,}")
 """A user and a password of hexadecimal digits."""
 _PASSWORD_OPTION: Final = re.compile(r"(?<!\S)(-p[ \t=])(?![-=])([^\s;|&]+)")
@@ -335,7 +336,9 @@ def _without_random(found: re.Match[str], text: str) -> str:
 
 
 def _is_base64(word: str) -> bool:
-    """Return True if it is one piece of base64, not a path of words."""
+    """Return True if it is one piece of base64: no name with its value, no path of words or with a hash in it."""
+    if "=" in word.rstrip("=") or any(map(_LONG_HEX.fullmatch, word.split("/"))):
+        return False
     words = re.findall(r"[A-Z]?[a-z]{4,}|[A-Z]{4,}", word)
     return re.search(r"[-._~]", word) is None and sum(map(len, words)) <= 0.5 * len(word)
 

@@ -9,11 +9,18 @@ import string
 import pytest
 
 from llmtop.environment import variables
-from llmtop.redaction.secret_filter import MASK, variable_without_secrets, without_secrets, words_without_secrets
+from llmtop.redaction.secret_filter import (
+    MASK,
+    is_secret_name,
+    variable_without_secrets,
+    without_secrets,
+    words_without_secrets,
+)
 
 _DRAWN = random.Random(4711)
 _BASE62 = string.ascii_letters + string.digits
 _HEX = "0123456789abcdef"
+COMMIT = "9fceb02d0ae598e95dc970b74767f19372d61af8"
 
 
 def _some(alphabet: str, number: int) -> str:
@@ -53,6 +60,8 @@ KNOWN = {
     "curl": ("curl -u me:{} https://x", "pa55"),
     "base64 whose pieces alone are short": ("x {} y", "LTHEsLKo9NsWP/eDeuBB8/SOGp7C4aun"),
     "base64 with three slashes": ("x {}", "0dz/StYlTIBM/ZM9oISAww2/IJYCCXRT"),
+    "a key of a license": ("x {}", "7HXKQ-2M9PT-RW4VB-8LJ3N"),
+    "hexadecimal digits as the value of a key": ("runs/key={}", "9fceb02d0ae598e95dc970b74767f19372d61af8"),
     "letters and digits in three turns": ("login: {}", "ab12cd34"),
     "a connection string": ("AccountName=a;AccountKey={};x", base64.b64encode(_DRAWN.randbytes(64)).decode()),
 }  # fmt: skip
@@ -74,10 +83,28 @@ def test_what_is_named_or_shaped_as_a_secret_goes(name: str) -> None:
         (["curl", "-u", "me:pa55"], "pa55"),
         (["x", "--wandb-key", "a1b2c3d4e5"], "a1b2c3d4e5"),
         (["HF_TOKEN=x y z", "python"], "y z"),
+        (["train.py", "--x", COMMIT], COMMIT),
+        (["train.py", "--revision", "qN8vT2mZx4LpW7sYb3KfR6dJ"], "qN8vT2mZ"),
     ],
 )
 def test_a_word_is_a_secret_by_the_one_before_it(words: list[str], secret: str) -> None:
     assert not any(secret in word for word in words_without_secrets(words))
+
+
+@pytest.mark.parametrize(
+    "words", [["--revision", COMMIT], [f"--revision={COMMIT}"], ["--sha256", 2 * COMMIT[:32]]]
+)
+def test_a_hash_stays_where_the_word_before_it_says_that_it_is_one(words: list[str]) -> None:
+    assert words_without_secrets(["train.py", *words]) == ["train.py", *words]
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [("dbpassword", True), ("mypasswd", True), ("secretkey", True), ("privatekey", True), ("bypass", False),
+     ("compass", False), ("tokens", False), ("maxtokens", False), ("wordpress", False)],
+)  # fmt: skip
+def test_words_that_are_glued_together_name_a_secret(name: str, secret: bool) -> None:
+    assert is_secret_name(name) is secret
 
 
 @pytest.mark.parametrize(
@@ -110,6 +137,10 @@ GPU-8f6d3c1a-2b4e-5f60-7182-93a4b5c6d7e8 --bypass x --compass north
 docker run image@sha256:9fceb02d0ae598e95dc970b74767f19372d61af89fceb02d0ae598e95dc970b7 python x.py
 CUDA_VISIBLE_DEVICES=0,1 CUBLAS_WORKSPACE_CONFIG=:4096:8 python train.py --opt adamw_torch_fused --beta2=0.95
 class TestThatTheWindowIsSteadyAndSaysWhenItIsNot(unittest.TestCase):
+commit=9fceb02d0ae598e95dc970b74767f19372d61af8 md5=d41d8cd98f00b204e9800998ecf8427e revision=15a23dcf915104aa0c2b
+cache/9fceb02d0ae598e95dc970b74767f19372d61af8/x.json commit=9fceb02d0ae598e95dc970b74767f19372d61af8/log
+password: see the wiki page for it
+a part number ABCDE-FGHIJ-KLMNO-PQRST has no digits
 login: abcd1234e of two turns, cat LOLtli80Jy//OVMlINVFbR0o/5vAg/Y6
 """.strip().splitlines()
 
