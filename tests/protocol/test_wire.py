@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +120,34 @@ def test_a_channel_to_what_is_no_training_is_closed_though_its_error_is_kept(tmp
             Connection.open(path, timeout_s=0.2)
         assert procfs.open_descriptors() == before
         assert raised.value
+
+
+def _fill_queue(path: Path, others: ExitStack) -> int:
+    """Connect as often as can be while nobody accepts, and return how often."""
+    for number in itertools.count():
+        other = others.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        other.setblocking(False)
+        if other.connect_ex(str(path)) == errno.EAGAIN:
+            return number
+    raise AssertionError("it takes any number")
+
+
+def test_a_full_queue_of_connections_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "1-00000000.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening, ExitStack() as others:
+        listening.bind(str(path))
+        listening.listen(0)
+        waiting = _fill_queue(path, others)
+
+        def accept() -> None:
+            time.sleep(0.2)
+            for _ in range(waiting):
+                others.enter_context(listening.accept()[0])
+            ours = others.enter_context(listening.accept()[0])
+            ours.sendall(_frame(HELLO))
+
+        with ThreadPoolExecutor(1) as pool:
+            accepted = pool.submit(accept)
+            with Connection.open(path, timeout_s=20.0) as connection:
+                assert connection.hello.protocol == 1
+            accepted.result(20)

@@ -49,6 +49,7 @@ LATE, EARLY = (arrival(0.05, 0.002),), (arrival(-0.05, 0.002, 0.0),)
 def test_the_alert_is_about_the_rank_that_comes_last() -> None:
     (alert,) = Monitor().told(EARLY, LATE)
     assert (alert.pid, alert.evidence["rank"], alert.severity) == (101, 1, "critical")
+    assert alert.summary.startswith("Rank 1 ")
     assert alert.evidence["share_of_step_pct"] == 25.0
     assert alert.evidence["last_in_steps_pct"] == 100.0
 

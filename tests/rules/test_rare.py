@@ -23,7 +23,7 @@ def steps(lost_pct: float, part: str | None = "checkpoint", every: float | None 
     return RareSteps(every=every, seconds=6.4, usual_seconds=0.07, seconds_per_hour=36.0 * lost_pct, part=part)
 
 
-@pytest.mark.parametrize(("lost", "severity"), [(3.0, None), (8.0, "info"), (50.0, "warning")])
+@pytest.mark.parametrize(("lost", "severity"), [(4.8, None), (5.2, "info"), (19.0, "info"), (21.0, "warning")])
 def test_what_they_cost_decides_how_loudly_they_are_told(lost: float, severity: str | None) -> None:
     assert [one.severity for one in told(steps(lost))] == ([severity] if severity else [])
 

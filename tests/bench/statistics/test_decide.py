@@ -50,6 +50,11 @@ def test_an_interval_that_reaches_0_is_no_regression() -> None:
     assert decide(touching, metric_named("mean"), 5.0).decision is Decision.UNDECIDABLE
 
 
+def test_an_interval_that_reaches_0_from_below_is_no_improvement() -> None:
+    touching = ChangeInterval(math.log1p(-0.02), math.log1p(-0.04), 0.0, 0.01, 8.0, BlockLength(1, ""), False)
+    assert decide(touching, metric_named("mean"), 5.0).decision is Decision.OK
+
+
 def test_the_same_change_of_a_rate_is_decided_the_same_way() -> None:
     slower = _change(6.0, 1.0)
     rate = ChangeInterval(-slower.log_ratio, -slower.high, -slower.low, slower.error, 8.0, slower.blocks, False)
