@@ -43,20 +43,26 @@ def add_chart(rows: list[Row], past: FigureHistory, hue: Hue, theme: CellTheme) 
 
 
 def _add_cells(row: Row, heights: bytes, base: int, usual: Style, spike: Style, glyphs: Glyphs) -> Row:
-    for text, high in _runs(heights, base, glyphs.levels):
-        row.put(text, spike if high else usual, len(text))
+    text, lengths = _runs(heights, base, glyphs.levels)
+    at = 0
+    for place, length in enumerate(lengths):
+        if length:
+            row.put(text[at : at + length], spike if place % 2 else usual, length)
+            at += length
     return row
 
 
 @lru_cache(maxsize=256)
-def _runs(heights: bytes, base: int, levels: str) -> tuple[tuple[str, bool], ...]:
-    """Return the characters of a row, and whether they stand out; most rows are the same for some frames."""
-    table = _table(base, levels)
+def _runs(heights: bytes, base: int, levels: str) -> tuple[str, tuple[int, ...]]:
+    """Return the characters of a row, and how many of them in turns do not stand out and do.
+
+    Most rows are the same for some frames. One text for each run would take ten times the memory.
+    """
+    text = heights.decode("latin-1").translate(_table(base, levels))
     if not heights or max(heights) < SPIKE:
-        return ((heights.decode("latin-1").translate(table), False),)
-    return tuple(
-        (bytes(run).decode("latin-1").translate(table), high) for high, run in groupby(heights, SPIKE.__le__)
-    )
+        return text, (len(heights),)
+    first = (0,) if heights[0] >= SPIKE else ()
+    return text, (*first, *(len(bytes(run)) for _, run in groupby(heights, SPIKE.__le__)))
 
 
 @lru_cache(maxsize=64)
