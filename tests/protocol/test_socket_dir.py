@@ -28,6 +28,12 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+def test_the_folder_is_the_callers_own_or_that_of_the_user_who_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LLMTOP_DIR", raising=False)
+    assert socket_dir.runtime_dir() == Path(f"/tmp/llmtop-{os.geteuid()}")
+    assert socket_dir.runtime_dir(61001) == Path("/tmp/llmtop-61001")
+
+
 def test_the_longest_folder_leaves_room_for_the_longest_name() -> None:
     assert socket_dir.MAX_DIRECTORY_BYTES + len(LONGEST_NAME) == SUN_PATH - 1
 

@@ -69,6 +69,27 @@ def test_what_is_usual_is_left_out_of_messages() -> None:
     assert msgspec.msgpack.encode(wire.OpRanges(id="a")) == b"\x82\xa4type\xa9op_ranges\xa2id\xa1a"
 
 
+BY_PLACE = {
+    "Arrival", "ArrivalStamp", "CollectiveCount", "GpuTime", "LoggedValue", "PhaseTime", "SampledFrame",
+    "SampledStack", "SampledStep", "SampledThread", "SavedCheckpoint", "StepDone",
+}  # fmt: skip
+"""Parts of messages that come by the hundred: their fields go by place and not by name, so no place may change."""
+
+
+def test_parts_that_come_by_the_hundred_have_no_names_of_fields() -> None:
+    kinds = [one for one in vars(wire).values() if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    assert {one.__name__ for one in kinds if one.__struct_config__.array_like} == BY_PLACE
+    assert msgspec.msgpack.encode(wire.PhaseTime(name="a", host_ns=5)) == b"\x93\xa1a\x05\x01"
+    read = wire.decode_from_training(
+        b"\x82\xa4type\xa5steps\xa5steps\x91\x98\x07\x01\x02\x03\x04\x05\x91\x93\xa1a\x05\x02\x06"
+    )
+    assert isinstance(read, wire.Steps)
+    (step,) = read.steps
+    assert (step.index, step.started_unix_ns, step.host_ns, step.interval_ns) == (7, 1, 2, 3)
+    assert (step.tokens, step.samples, step.tokens_in) == (4.0, 5.0, 6.0)
+    assert [(phase.name, phase.host_ns, phase.count) for phase in step.phases] == [("a", 5, 2)]
+
+
 def test_the_shortest_messages_are_read() -> None:
     hello, steps = wire.decode_from_training(HELLO), wire.decode_from_training(STEPS)
     assert isinstance(hello, wire.Hello)
@@ -151,3 +172,15 @@ def test_a_full_queue_of_connections_is_waited_for(tmp_path: Path) -> None:
             with Connection.open(path, timeout_s=20.0) as connection:
                 assert connection.hello.protocol == 1
             accepted.result(20)
+
+
+@pytest.mark.parametrize(("length", "is_read"), [(8, True), (9, False)])
+def test_a_frame_of_the_largest_size_is_read_and_a_larger_one_refused(length: int, is_read: bool) -> None:
+    framer = wire.Framer(largest=8)
+    frame = _frame(b"x" * length)
+    if is_read:
+        assert framer.feed(frame[:5]) == []
+        assert framer.feed(frame[5:] + frame) == [b"x" * length] * 2
+    else:
+        with pytest.raises(UnusableInput, match="a message of 9 bytes was announced, over the limit of 8"):
+            framer.feed(frame)

@@ -91,8 +91,8 @@ Edit = tuple[int, int, int, str]
 def _edits(node: ast.AST, lines: list[bytes]) -> Iterator[Edit]:
     if isinstance(node, TEXTS) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
         return
-    if isinstance(node, ast.keyword) and node.arg == "strict":
-        return  # of zip: an assertion
+    if isinstance(node, ast.keyword) and node.arg in ("strict", "kw_only", "gc"):
+        return  # of zip, an assertion; of a Struct, what calls may look like, and how often garbage is looked for
     yield from _own_edits(node, lines)
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_params"):
