@@ -38,6 +38,9 @@ def test_a_name_of_words_and_numbers_is_not_random(name: str) -> None:
         ("7zxz7zxzxQQxQz777zx77xzx", False),  # four
         ("eickjtsatvwkcjljpwkfppwfbiax", True),  # 28 small letters, by `random.Random(5)`
         ("abcabcabcabcabcabcabcabc", False),
+        ("zrpEFivB50756EHugmANb7", True),  # by `random.Random(11)`: capitals and small letters change most
+        ("AB1CD-EFG2H-IJKL3-MNOPQ", True),  # three digits, as a key of a license may have
+        ("AB1CD-EFG2H-IJKLX-MNOPQ", False),  # two
     ],
 )
 def test_few_different_characters_are_a_pattern_and_letters_alone_may_be_a_key(word: str, random: bool) -> None:
