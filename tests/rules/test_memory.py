@@ -45,6 +45,16 @@ def test_a_stretch_ends_with_the_sample_at_which_its_steps_and_seconds_are_full(
     assert not any(known[:-1])
 
 
+def test_a_rise_began_with_the_last_stretch_that_did_not_rise() -> None:
+    trend = MemoryTrend()
+    floors = [7, 7, *range(8, 16)]
+    for sample in range(3 * len(floors)):
+        held = rank(step=10 + 15 * sample, warmup_steps=3, memory_allocated_bytes=floors[sample // 3])
+        trend.add(1000.0 + 10.0 * sample, held)
+    assert {rise.since for rise in trend.growths()} == {1030.0}
+    assert {(rise.first_bytes, rise.last_bytes) for rise in trend.growths()} == {(8, 15)}
+
+
 def test_retries_that_rise_are_memory_pressure_for_a_minute() -> None:
     training = Training()
     full = {"used": int(0.97 * TOTAL)}
