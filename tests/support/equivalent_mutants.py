@@ -15,6 +15,9 @@ EQUIVALENT: Final[dict[str, str]] = {
     "[< -> <=]": "a reading of the clock that is equal to the limit costs one more pause of 20 ms",
     f"{HUB}: if now >= following: [>= -> >]": "a reading of the clock that is equal costs a pause of 0 s",
     "llmtop/protocol/tcp_store.py: return 0 [return 0 -> return None]": "data[None:] is data[0:]",
+    "llmtop/bench/statistics/blocks.py: return total / sum(len(run) for run in runs) [/ -> *]": (
+        "only ratios of the sums to one another, and their sign, are used"
+    ),
     f"{WORDS}: kinds = [0 if character.isdigit() else 1 if character.islower() else 2 for character in text] "
     "[2 -> 3]": "kinds are compared with one another only, and 3 is none of the others either",
     f"{WORDS}: kinds = [0 if character.isdigit() else 1 if character.islower() else 2 for character in text] "

@@ -71,6 +71,18 @@ def test_a_change_is_told_in_words(worse: float, words: str) -> None:
     assert change_text(worse) == words
 
 
+@pytest.mark.parametrize("runs", [2, 3, 10])
+def test_more_runs_than_there_were_are_named_however_little_is_lacking(runs: int) -> None:
+    """Of any that lack nothing, one more than there were."""
+    clear = ChangeInterval(0.3, 0.299, 0.301, 1e-6, 2.0 * (runs - 1), BlockLength(1, ""), False)
+    assert required_runs(clear, metric_named("mean"), 5.0, runs) == runs + 1
+
+
+def test_of_a_noise_that_no_number_of_runs_overcomes_none_is_named() -> None:
+    hidden = ChangeInterval(math.log1p(0.05), -9.0, 9.0, 9.0, 4.0, BlockLength(1, ""), False)
+    assert required_runs(hidden, metric_named("mean"), 5.0, 3) is None
+
+
 @pytest.mark.parametrize(("change", "limit", "runs"), [(0.0, 5.0, 3), (-0.06, 5.0, 3), (0.10, 5.0, 4)])
 def test_the_number_of_runs_that_is_named_decides_four_of_five_benches(
     change: float, limit: float, runs: int
