@@ -50,6 +50,17 @@ def test_a_range_that_waits_for_input_names_the_gap(tmp_path: Path, engine: str)
     assert _judged(report).idle_pct == pytest.approx(41.0)
 
 
+def test_a_cause_counts_the_gaps_that_it_has_a_part_of(tmp_path: Path) -> None:
+    def step(capture: Capture, begin: float) -> None:
+        capture.range("dataload", begin, begin + 400)
+        capture.kernel(begin + 410, begin + 700, launched=begin + 402)
+        capture.kernel(begin + 730, begin + 1000, launched=begin + 702, took=28)
+
+    rows = {row.cause: row for row in _report(_steps(step), tmp_path).gaps}
+    assert {cause: row.gaps for cause, row in rows.items()} == {"input": 5, "launch": 10}
+    assert {cause: row.longest_us for cause, row in rows.items()} == {"input": 400.0, "launch": 30.0}
+
+
 def test_without_a_range_quiet_time_before_a_copy_of_input_is_input(tmp_path: Path) -> None:
     def step(capture: Capture, begin: float) -> None:
         # 400 µs without any CUDA call, then the batch is copied, then the work is launched.

@@ -56,6 +56,7 @@ def test_the_levels_are_the_allocator_s(profiled: Profiled) -> None:
     rises = {after - before for before, after in itertools.pairwise(use.step_peak_bytes)}
     assert rises == {_MB}
     assert use.largest_by == "aten::empty"
+    assert {one.device for one in report.memory_operators} == {None}, "of the host"
     assert use.largest_bytes == _MB
 
 
