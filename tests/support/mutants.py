@@ -96,9 +96,10 @@ class Lines:
     def select(self, mutant: Mutant) -> list[str]:
         """Return the tests for a mutant: those that execute its line, then those that may do so in a child.
 
-        A line in no function is executed by whichever test imports its module first, but any near test may read what
-        it sets: there, all near tests are among the second kind. The tests of the folder that mirrors the module's come first, of these the ones that bear its name, and
-        among equals the fastest. Each of the two kinds takes `EXPECTED_SECONDS` at most, or is one test.
+        A line in no function is executed by whichever test imports its module first, but any near test may read
+        what it sets: there, all near tests are among the second kind. The tests of the folder that mirrors the
+        module's come first, of these the ones that bear its name, and among equals the fastest. Each of the two
+        kinds takes `EXPECTED_SECONDS` at most, or is one test.
         """
 
         def order(test: str) -> tuple[int, bool, float, str]:
