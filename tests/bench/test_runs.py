@@ -86,7 +86,7 @@ def test_a_crash_before_the_first_step_is_told_with_its_last_line(bench: Bench, 
     _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", program])).communicate(timeout=100)
     assert done.returncode == 3
     said = (
-        "the command ended with exit code 5 before its first step ended; its last line on standard error: "
+        "the command ended with exit code 5 before a whole step of it was seen; its last line on standard error: "
         "no weights here: m.pt"
     )
     assert f"run 1: {said} (asked for were " in err

@@ -151,10 +151,10 @@ def crash_text(run: BenchRun, step_count: int) -> str:
 
     Args:
         run: one that crashed.
-        step_count: whole steps that it made.
+        step_count: whole steps of it that were seen.
     """
     how = f"was ended by {run.signal}" if run.signal else f"ended with exit code {run.exit_code}"
-    when = f"after {counted(step_count, 'whole step')}" if step_count else "before its first step ended"
+    when = f"after {counted(step_count, 'whole step')}" if step_count else "before a whole step of it was seen"
     last = printable(run.last_stderr_line, 300)
     return f"the command {how} {when}" + (f"; its last line on standard error: {last}" if last else "")
 
