@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from llmtop.system import procfs
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
 from tests.tui.terminal.test_session import SCREEN, assert_given_back
@@ -44,7 +45,15 @@ def draws(terminal: Terminal, words: str, keys: str) -> None:
     """After these keys it draws these words anew."""
     seen = len(terminal.raw)
     terminal.keys(keys)
-    wait_for(lambda: words.encode() in terminal.raw[seen:], what=f"{words!r} after {keys!r}")
+    try:
+        wait_for(lambda: words.encode() in terminal.raw[seen:], what=f"{words!r} after {keys!r}")
+    except AssertionError as error:
+        started = psutil.Process(terminal.process.pid)
+        states = [
+            (one.pid, one.name(), one.status(), [procfs.wait_channel(one.pid, each.id) for each in one.threads()])
+            for one in (started, *started.children(recursive=True))
+        ]
+        raise AssertionError(f"{error}; it wrote {terminal.raw[seen:][-600:]!r}; {states}") from None
 
 
 def screen_lives(terminal: Terminal) -> None:
