@@ -341,6 +341,11 @@ def monitor_in(terminal: Terminal) -> psutil.Process:
     return child
 
 
+def is_stopped(process: psutil.Process) -> bool:
+    """Return True if all of its threads are: only then does the shell hear of it, and `fg` continues it."""
+    return {procfs.thread_state(process.pid, each.id) for each in process.threads()} == {"T"}
+
+
 def prompts(terminal: Terminal, seen: int) -> None:
     """The shell has asked for a command since so many bytes."""
     wait_for(lambda: b"shell> " in terminal.raw[seen:], what="the shell's prompt")
@@ -383,7 +388,7 @@ def test_in_bash_it_can_be_stopped_put_in_the_background_and_fetched_again(
         wait_for(
             lambda switches=switches: (
                 sum(monitor.num_ctx_switches()) > switches  # type: ignore[misc]
-                and monitor.status() == psutil.STATUS_STOPPED
+                and is_stopped(monitor)
             ),
             what="stopped again",
         )
