@@ -36,8 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """Collect the tests without looking for garbage, which would take each worker a third of that time.
 
-    All tests together are half a million objects, of which each look takes half a second: it is taken seldom from
-    then on. Nothing is frozen (gc.freeze) as is usual: llmtop looks for modules in another way where something is.
+    All tests together are half a million objects, and a full collection takes half a second, so there are few of
+    them from then on. Nothing is frozen (gc.freeze) as is usual: llmtop looks for modules in another way where
+    something is.
     """
     gc.disable()
     try:

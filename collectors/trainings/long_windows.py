@@ -54,7 +54,7 @@ class _Part:
         self.outside.merge(other.outside, sign)
         self.tokens.merge(other.tokens, sign)
         packed = other._packed
-        for place, count in (*zip(packed[::2], packed[1::2], strict=True), *other.classes.items()):
+        for place, count in chain(zip(packed[::2], packed[1::2], strict=True), other.classes.items()):
             left = self.classes.get(place, 0) + sign * count
             if left:
                 self.classes[place] = left

@@ -23,7 +23,7 @@ class Monitor:
     def __init__(self) -> None:
         self.rules, self.time = Rules(), 1000.0
 
-    def told(
+    def straggler_alerts(
         self,
         *arrivals: tuple[Arrival, ...] | None,
         steps: tuple[Step, ...] = (),
@@ -47,7 +47,7 @@ LATE, EARLY = (arrival(0.05, 0.002),), (arrival(-0.05, 0.002, 0.0),)
 
 
 def test_the_alert_is_about_the_rank_that_comes_last() -> None:
-    (alert,) = Monitor().told(EARLY, LATE)
+    (alert,) = Monitor().straggler_alerts(EARLY, LATE)
     assert (alert.pid, alert.evidence["rank"], alert.severity) == (101, 1, "critical")
     assert alert.summary.startswith("Rank 1 ")
     assert alert.evidence["share_of_step_pct"] == 25.0
@@ -57,28 +57,30 @@ def test_the_alert_is_about_the_rank_that_comes_last() -> None:
 def test_the_summary_says_what_measured_the_times() -> None:
     """Not "GPU clock", which is a frequency."""
     for clock, words in (("host", "(host clock)"), ("GPU", "(CUDA events)")):
-        (alert,) = Monitor().told((arrival(-0.05, 0.002, 0.0, clock=clock),), (arrival(0.05, 0.002, clock=clock),))
+        (alert,) = Monitor().straggler_alerts(
+            (arrival(-0.05, 0.002, 0.0, clock=clock),), (arrival(0.05, 0.002, clock=clock),)
+        )
         assert words in alert.summary
         assert "GPU clock" not in alert.summary
 
 
 def test_what_the_late_rank_alone_does_in_no_phase_is_what_to_look_at_first() -> None:
-    (alert,) = Monitor().told(EARLY, LATE, outside=(0.002, 0.05))
+    (alert,) = Monitor().straggler_alerts(EARLY, LATE, outside=(0.002, 0.05))
     assert alert.next.startswith("check train.py:57 time.sleep(0.05); press c")
     assert alert.evidence["cause_seconds"] == 0.045
     for others in (0.045, None):  # all do it, or nobody knows whether they do
-        (alert,) = Monitor().told(EARLY, LATE, outside=(others, 0.05))
+        (alert,) = Monitor().straggler_alerts(EARLY, LATE, outside=(others, 0.05))
         assert alert.next.startswith("press c")
         assert "cause" not in alert.evidence
 
 
 def test_while_one_rank_is_named_no_other_is_by_the_easier_thresholds() -> None:
     monitor = Monitor()
-    monitor.told(EARLY, LATE)
+    monitor.straggler_alerts(EARLY, LATE)
     chance = (arrival(0.08, 0.02, 83.0, "waits"), *EARLY)
-    (alert,) = monitor.told(chance, LATE)
+    (alert,) = monitor.straggler_alerts(chance, LATE)
     assert alert.pid == 101
-    (alert,) = monitor.told((chance[0],), (arrival(0.03, 0.008, 80.0),))
+    (alert,) = monitor.straggler_alerts((chance[0],), (arrival(0.03, 0.008, 80.0),))
     assert alert.pid == 101, "it stays named, by the easier thresholds"
 
 
@@ -88,10 +90,10 @@ def test_neither_a_share_of_steps_nor_a_distance_is_enough_alone() -> None:
         arrival(0.007, 0.0005),  # nearly always, but by under 4 % of the step
         arrival(0.05, 0.01),  # both, but no more than chance
     ):
-        assert Monitor().told(EARLY, (one,)) == []
-    (alert,) = Monitor().told(EARLY, (arrival(0.007, 0.0005, point="first_gradient", clock="GPU"),))
+        assert Monitor().straggler_alerts(EARLY, (one,)) == []
+    (alert,) = Monitor().straggler_alerts(EARLY, (arrival(0.007, 0.0005, point="first_gradient", clock="GPU"),))
     assert alert.pid == 101, "events show less chance"
-    assert Monitor().told(EARLY, (arrival(0.007, 0.0005, point="forward", clock="GPU"),)) == [], (
+    assert Monitor().straggler_alerts(EARLY, (arrival(0.007, 0.0005, point="forward", clock="GPU"),)) == [], (
         "FSDP's equal ranks"
     )
 
@@ -105,7 +107,7 @@ def test_phases_accuse_nobody_where_ranks_stamp_when_they_come() -> None:
         monitor, found = Monitor(), set()
         for index in range(40):
             steps = step(index, 0.09), step(index, 0.02)
-            found |= {alert.pid for alert in monitor.told(arrivals, arrivals, steps=steps)}
+            found |= {alert.pid for alert in monitor.straggler_alerts(arrivals, arrivals, steps=steps)}
         return found
 
     assert accused(None) == {100}, "of a training without stamps nothing else is known"

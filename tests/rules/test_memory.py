@@ -103,13 +103,13 @@ def test_a_floor_that_rises_for_minutes_is_growth_with_its_rate() -> None:
     assert alert.evidence["growth_steps"] >= 200
 
 
-@pytest.mark.parametrize(("of_memory_pct", "told"), [(0.8, False), (1.3, True)])
-def test_growth_is_told_from_one_percent_of_the_gpus_memory_on(of_memory_pct: float, told: bool) -> None:
+@pytest.mark.parametrize(("growth_pct", "has_alert"), [(0.8, False), (1.3, True)])
+def test_growth_raises_the_alert_from_one_percent_of_the_gpu_memory_on(growth_pct: float, has_alert: bool) -> None:
     """Between the floors of the first and the last of eight stretches of 20 s."""
     training = Training()
-    each_second = int(of_memory_pct / 100 * TOTAL / (7 * 21))
+    each_second = int(growth_pct / 100 * TOTAL / (7 * 21))
     found = [training.look(allocated=20 * GIB + second * each_second) for second in range(200)]
-    assert any(found) is told
+    assert any(found) is has_alert
 
 
 def test_a_leak_that_is_about_to_fill_the_gpu_is_told_within_half_a_minute() -> None:

@@ -13,7 +13,7 @@ SLOW_FROM, SLOW_UNTIL = 0.6, 0.7
 """Shares of the run between which half of each step waits for data."""
 LAST_SECONDS = 60.0
 PID = 1 << 22
-"""Of the first rank: more than any process has (PID_MAX_LIMIT of Linux), since llmtop would look at that one."""
+"""Of the first rank: larger than that of any process (PID_MAX_LIMIT of Linux), whose /proc entry would be read."""
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
 
