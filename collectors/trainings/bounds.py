@@ -248,6 +248,7 @@ def bounded_hello(message: wire.Hello) -> wire.Hello:
         if message.total_steps is None or message.total_steps < 0
         else _bounded_count(message.total_steps),
         warmup_steps=_bounded_count(message.warmup_steps),
+        kind_since=_bounded_count(message.kind_since),
         accumulation_steps=None
         if message.accumulation_steps is None
         else _bounded_count(message.accumulation_steps) or None,

@@ -73,7 +73,7 @@ class RankStats:
         self.metrics.update(message.metrics)
         self.values.add(message.logged, is_history=message.history)
         for ordinal, done in enumerate(message.steps, message.first_ordinal):
-            step = self._step(done, warmup=ordinal < self.hello.warmup_steps)
+            step = self._step(done, ordinal)
             if message.history and self._is_known(step):
                 continue
             self._add(step)
@@ -116,8 +116,9 @@ class RankStats:
         mine, theirs = (known.seconds, known.interval_seconds), (step.seconds, step.interval_seconds)
         return self._clock_moved and mine == theirs
 
-    def _step(self, done: wire.StepDone, *, warmup: bool) -> Step:
-        kind: StepKind = "request" if self.hello.kind == "request" else "step"
+    def _step(self, done: wire.StepDone, ordinal: int) -> Step:
+        are_requests = (self.hello.kind == "request") == (ordinal >= self.hello.kind_since)
+        kind: StepKind = "request" if are_requests else "step"
         last = self.last
         # Most steps have as many as the one before: of those that are kept, it is kept once.
         same_work = last is not None and (last.tokens, last.samples) == (done.tokens, done.samples)
@@ -132,7 +133,7 @@ class RankStats:
             phases=tuple(
                 Phase(name=intern(phase.name), host_seconds=phase.host_ns / 1e9) for phase in done.phases
             ),
-            warmup=warmup,
+            warmup=ordinal < self.hello.warmup_steps,
             kind=kind,
             **(_request_figures(done) if self.hello.inference and kind == "request" else {}),
         )

@@ -82,6 +82,9 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     gpu_uuid: str | None = None
     kind: str = "step"
     """Kind of step: "step" of a training, or "request" of a server."""
+    kind_since: int = 0
+    """Number of steps that had finished when the kind was set (`Steps.first_ordinal` counts them); earlier steps
+    are of the other kind. Above 0 if a loop of forward passes turns out to answer requests, or to train."""
     total_steps: int | None = None
     warmup_steps: int = 0
     """How many first steps are left out of rates and percentiles."""

@@ -185,6 +185,7 @@ with torch.no_grad():
     assert (found["kind"], found["inference"], found["left_out"]) == ("request", True, {})
     requests = [step for step in found["steps"] if "decode" in step.phases]
     assert found["steps"][-len(requests) :] == requests
+    assert 0 < found["kind_since"] == len(found["steps"]) - len(requests)
     assert all((step.samples, step.tokens, step.tokens_in) == (3, 18, 48) for step in requests)
     assert {path for step in found["steps"] for path in step.phases} == {"forward", "prefill", "decode"}
 

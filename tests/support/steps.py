@@ -64,6 +64,7 @@ def show() -> None:
         "dtype": r.facts.seen_dtype,
         "attached": r.attached,
         "kind": r.facts.kind,
+        "kind_since": r.facts.kind_since,
         "inference": r.facts.inference,
     }
     print(_MARK + json.dumps({"steps": steps, "left_out": r.left_out, "blind": r.blind, **facts}), flush=True)

@@ -19,6 +19,8 @@ class Facts:
     def __init__(self) -> None:
         self.version = 0
         self.kind = "step"
+        self.kind_since = 0
+        """Number of steps that had finished when the kind was set."""
         self.total_steps: int | None = None
         self.warmup_steps: int | None = None
         self.flops_per_token: float | None = None
@@ -52,10 +54,15 @@ class Facts:
         """Send Hello to all monitors again, at the next turn of the server."""
         self.version += 1
 
-    def set_kind(self, kind: str) -> None:
-        """Set the kind of the steps of this process: "step" or "request"."""
+    def set_kind(self, kind: str, since: int) -> None:
+        """Set the kind of the steps of this process.
+
+        Args:
+            kind: "step" or "request".
+            since: number of finished steps (`Ring.count`), which keep the kind that they had.
+        """
         if kind != self.kind:
-            self.kind = kind
+            self.kind, self.kind_since = kind, since
             self.changed()
 
     def steps_in_all(self) -> int | None:

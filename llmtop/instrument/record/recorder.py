@@ -348,7 +348,7 @@ def prepare(recorder: Recorder, step: Step) -> None:
         step.kind = "step"
     if step.kind != "step":
         if recorder.ring.count == 0:
-            recorder.facts.set_kind(step.kind)
+            recorder.facts.set_kind(step.kind, since=0)
         recorder.go_concurrent()
 
 

@@ -111,6 +111,7 @@ def hello(recorder: State, controls: Controls) -> wire.Hello:
         roles=facts.roles,
         gpu_uuid=facts.gpu_uuid,
         kind=facts.kind,
+        kind_since=facts.kind_since,
         total_steps=facts.steps_in_all(),
         warmup_steps=facts.warmup(),
         flops_per_token=facts.flops_per_token or facts.seen_flops_per_token,

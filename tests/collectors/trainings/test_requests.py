@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collectors.refigure import RecomputeFigures
 from collectors.trainings.bounds import Bounds
@@ -77,6 +78,32 @@ def test_a_single_request_is_told_of_and_one_for_one_token_has_no_time_of_the_ot
     assert alone["tokens_out_per_s"] == pytest.approx(42 / 0.25)
     one = fed([answered(i, new=1) for i in range(3)]).figures()
     assert (one["ttft_seconds_p99"], one["tpot_seconds_p50"]) == (0.05, None)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_forward_passes_before_a_loop_showed_that_it_decodes_are_no_requests(together: bool) -> None:
+    tokens = [
+        wire.StepDone(index, 14 * index * MS + 1, 14 * MS, 14 * MS, phases=[wire.PhaseTime("forward", 13 * MS)])
+        for index in range(60)
+    ]
+    requests = [answered(60 + index) for index in range(5)]
+    decodes = wire.Hello(kind="request", inference=True, kind_since=60)
+    if together:  # what a monitor gets that comes later
+        figures = fed([*tokens, *requests], decodes).figures()
+    else:  # the last forward passes come after the change is known
+        stats = fed(tokens[:50], wire.Hello(kind="step", inference=True))
+        stats.hello = decodes
+        stats.add_steps(wire.Steps(steps=[*tokens[50:], *requests], first_ordinal=50))
+        figures = stats.figures()
+    assert (figures["window_steps"], figures["step_seconds_p50"]) == (5, 0.25)
+
+
+def test_a_script_that_answered_requests_and_trains_now_has_the_steps_of_its_training() -> None:
+    step = wire.StepDone(3, 5000 * MS, 40 * MS, 100 * MS, phases=[wire.PhaseTime("forward", 9 * MS)])
+    steps = [replace(step, index=index, started_unix_ns=(5000 + 100 * index) * MS) for index in range(4)]
+    figures = fed([answered(0), answered(1), *steps], wire.Hello(kind="step", kind_since=2)).figures()
+    assert (figures["window_steps"], figures["step_seconds_p50"]) == (3, 0.1)
+    assert figures.get("ttft_seconds_p50") is None
 
 
 def test_requests_leave_the_window_and_take_their_first_tokens_with_them() -> None:

@@ -122,7 +122,7 @@ class Inference:
         if not facts.inference:
             return False
         facts.inference = False
-        facts.set_kind("step")
+        facts.set_kind("step", recorder.ring.count)
         facts.changed()
         recorder.next_index, recorder.previous = 0, -1
         recorder.tokens_in.clear()
@@ -338,7 +338,7 @@ class Inference:
         if self._records == "tokens":
             self._records = "forwards"  # from here on it is unknown which tokens follow which
         r.count_left_out("requests that were under way when others came beside them")
-        r.facts.set_kind("request")
+        r.facts.set_kind("request", r.ring.count)
         r.go_concurrent()
         return True
 
@@ -351,7 +351,7 @@ class Inference:
         kind: Kind = "step" if records == "forwards" else "request"
         with dynamo.Paused():
             facts.inference = facts.auto = True
-            facts.set_kind(kind)
+            facts.set_kind(kind, recorder.ring.count)
             facts.changed()
             if not recorder.attached:
                 recorder.thread = get_ident()
