@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.processes import environment
+from tests.support.processes import environment, wait_for
 from tests.support.prometheus import free_port
 
+BEGINS_SECONDS = 240.0
+"""Limit of the first steps. On one core beside other tests, two imports of torch alone took more than 60 s."""
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
@@ -50,6 +52,7 @@ class GlooRanks:
         script, self._stop = folder / "train.py", folder / "stop"
         script.write_text(SCRIPT)
         world, port = len(nodes) * a_node, free_port()
+        self._errors = [folder / f"rank{rank}.err" for rank in range(world)]
         self.processes = [
             subprocess.Popen(
                 [
@@ -66,10 +69,24 @@ class GlooRanks:
                     LLMTOP_DIR=str(nodes[rank // a_node]),
                 ),
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=self._errors[rank].open("w"),
             )
             for rank in range(world)
         ]
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for the first steps.
+
+        Raises:
+            AssertionError: a rank has ended, or `condition()` was not truthy within `BEGINS_SECONDS`.
+        """
+
+        def is_met() -> object:
+            ended = [rank for rank, one in enumerate(self.processes) if one.poll() is not None]
+            assert not ended, f"ranks {ended} have ended: {self._errors[ended[0]].read_text()[-2000:]}"
+            return condition()
+
+        wait_for(is_met, BEGINS_SECONDS, what)
 
     def hang(self) -> None:
         """Have the rank that shall hang do so."""
