@@ -228,7 +228,8 @@ for epoch in range(3):
     )
     assert len(found["steps"]) == 14
     assert all(step.count("dataload") == 1 for step in found["steps"])
-    assert all(step.seconds - step.time("evaluation") < 0.1 for step in found["steps"])
+    longest = max(step.seconds - step.time("evaluation") for step in found["steps"])
+    assert longest < 0.5, "an evaluation lasts 0.5 s; a step without it does not, on a busy machine either"
 
 
 def test_a_phase_around_many_steps_is_left_out_and_said(zygote: Zygote, tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ for epoch in range(3):
     for step in found["steps"]:
         assert all(step.count(part) == 1 for part in ("dataload", *PARTS))
         assert (step.samples, step.tokens) == (4, 48)
-        assert step.seconds - step.time("evaluation") < 0.1
+        assert step.seconds - step.time("evaluation") < 0.5, "shorter than the evaluation"
 
 
 @pytest.mark.parametrize("hidden", [False, True])
