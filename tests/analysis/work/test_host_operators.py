@@ -10,10 +10,9 @@ from llmtop.analysis.analyze import analyze
 from llmtop.report.tables import tables
 from tests.support.traces import Capture, steady, write_chrome
 
-torch = pytest.importorskip("torch")
-
 
 def test_own_times_are_pytorch_s(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(128, 512), torch.nn.GELU(), torch.nn.Linear(512, 128))
     optimizer = torch.optim.AdamW(model.parameters())
     activities = [torch.profiler.ProfilerActivity.CPU]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import StdioServerParameters
-from mcp.client import Client
-from mcp.types import CallToolResult
 
 from llmtop.__main__ import COMMANDS
 from llmtop.cli.mcp.bounds import LARGEST_BYTES, SHORTENED, bounded
@@ -18,10 +15,20 @@ from llmtop.cli.mcp.command import TOOLS
 from tests.support.processes import REPOSITORY, environment
 from tests.support.schemas import schema_faults
 
+if TYPE_CHECKING:
+    from mcp.client import Client
+    from mcp.types import CallToolResult
+
 DATA = REPOSITORY / "tests" / "data"
-SERVER = StdioServerParameters(
-    command=sys.executable, args=["-m", "llmtop", "mcp"], env=environment(), cwd=REPOSITORY
-)
+
+
+def _client() -> Client:
+    """Return a client of a server of its own. The package takes 2 s to import, which no other test needs."""
+    from mcp import StdioServerParameters
+    from mcp.client import Client
+
+    command = ["-m", "llmtop", "mcp"]
+    return Client(StdioServerParameters(command=sys.executable, args=command, env=environment(), cwd=REPOSITORY))
 
 
 def _value(result: CallToolResult) -> dict[str, Any]:
@@ -33,7 +40,7 @@ def _value(result: CallToolResult) -> dict[str, Any]:
 
 async def test_a_real_client_lists_and_calls_the_tools(tmp_path: Path) -> None:
     capture = DATA / "h200" / "kineto" / "healthy_with_input_cost.json.gz"
-    async with Client(SERVER) as client:
+    async with _client() as client:
         listed = (await client.list_tools()).tools
         assert {tool.name for tool in listed} == {tool.__name__ for tool in TOOLS}
         assert all(tool.annotations and tool.annotations.read_only_hint for tool in listed)
@@ -54,7 +61,7 @@ async def test_a_real_client_lists_and_calls_the_tools(tmp_path: Path) -> None:
 
 
 async def test_a_failure_is_one_sentence_and_the_server_goes_on(tmp_path: Path) -> None:
-    async with Client(SERVER) as client:
+    async with _client() as client:
         for path in (str(tmp_path / "none.json"), "--html=/tmp/x", ""):
             failed = await client.call_tool("report", {"path": path})
             assert failed.is_error

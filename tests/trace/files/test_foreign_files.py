@@ -14,8 +14,6 @@ from llmtop.errors import EXIT_USAGE, UnusableInput
 from llmtop.trace.files.open import open_trace
 from tests.support.traces import Capture, steady, write_chrome
 
-torch = pytest.importorskip("torch")
-
 
 def _events(*events: dict[str, Any], **properties: Any) -> str:
     return json.dumps({"traceEvents": list(events), **properties})
@@ -97,6 +95,7 @@ def test_each_is_named_with_the_next_step(tmp_path: Path, name: str, packed: boo
 
 
 def test_an_execution_trace_of_pytorch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
     path = tmp_path / "et.json"
     observer = torch.profiler.ExecutionTraceObserver().register_callback(str(path))
     observer.start()

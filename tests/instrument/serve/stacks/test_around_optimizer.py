@@ -14,11 +14,10 @@ import pytest
 from llmtop.instrument.serve.stacks.stack_words import StackDescriber
 from tests.support.processes import wait_for
 
-torch = pytest.importorskip("torch")
-
 
 def words_at(hook: Callable[..., object], is_there: Callable[[str], bool]) -> str:
     """Return what a sample says of a thread whose optimizer has that hook, once its innermost frame is there."""
+    torch = pytest.importorskip("torch")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     optimizer.register_step_post_hook(hook)
 
