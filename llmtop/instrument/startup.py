@@ -59,9 +59,9 @@ def start(recorder: State, watch: Watch) -> None:
     if recorder.server is None:
         recorder.server = Server(recorder, controls())
         atexit.register(ending.end, recorder)
-        if os.environ.get(variable_names.RUN_LOG) != "0":
-            ending.keeps_run = True
-            _start_run_log(recorder)
+    if os.environ.get(variable_names.RUN_LOG) != "0":
+        ending.keeps_run = True
+        _start_run_log(recorder)
     recorder.server.start()
 
 
@@ -75,7 +75,9 @@ def _start_run_log(recorder: State) -> None:
         from llmtop.instrument.run_log import writer
 
         writer.start(recorder)
-    except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
         log_once(error)
 
 

@@ -352,13 +352,20 @@ class RunLog:
 
 
 _present: RunLog | None = None
+_thread: threads.Thread | None = None
+"""That of `_present`."""
 
 
 def start(recorder: State) -> None:
-    """Write the run of this process until it ends, in a thread of its own."""
-    global _present
-    _present = log = RunLog(recorder)
-    threads.Thread(functools.partial(_run, log, recorder), "llmtop-run").start()
+    """Write the run of this process until it ends, in a thread of its own; a second call does nothing.
+
+    It is called again when a signal's handler has cut the first call short.
+    """
+    global _present, _thread
+    if _thread is None or _present is None or _present._recorder is not recorder:
+        _present = log = RunLog(recorder)
+        _thread = threads.Thread(functools.partial(_run, log, recorder), "llmtop-run")
+    _thread.start()
 
 
 def _run(log: RunLog, recorder: State) -> None:
@@ -379,10 +386,10 @@ def _end(recorder: State) -> None:
 
 
 def _forget(recorder: State) -> None:
-    global _present
+    global _present, _thread
     if _present is not None:
         _present.forget()
-    _present = None
+    _present = _thread = None
 
 
 registry.at_fork("run_log", _forget)

@@ -201,18 +201,52 @@ input()
         training.finish()
 
 
+def test_what_a_handler_raises_while_the_run_log_is_imported_reaches_the_script(
+    runtime_dir: Path, tmp_path: Path
+) -> None:
+    script = """
+import os, signal, sys
+import llmtop
+class Alarm(TimeoutError): pass
+def handler(*_): raise Alarm()
+signal.signal(signal.SIGALRM, handler)
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "llmtop.instrument.run_log.writer":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGALRM)
+sys.meta_path.insert(0, Finder())
+try:
+    with llmtop.step(): pass
+except Alarm:
+    print("alarm", flush=True)
+for _ in range(20):
+    with llmtop.step(): pass
+input()
+"""
+    with Training(script, LLMTOP_RUN_LOG="1", LLMTOP_RUNS=str(tmp_path)) as training:
+        training.hear("alarm")
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps)
+        training.go()
+        training.finish()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()], "the next step began the run's log again"
+
+
 def test_no_alarm_is_lost_wherever_it_comes(runtime_dir: Path) -> None:
     script = """
 import os, random, signal, sys, time
 class Alarm(TimeoutError): pass
-rung = 0
-def handler(*_):
-    global rung
+rung, place = 0, ""
+def handler(number, frame):
+    global rung, place
     rung += 1
+    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
     raise Alarm()
 signal.signal(signal.SIGALRM, handler)
-import llmtop.instrument.startup, llmtop.instrument.serve.server  # imports are Python's own
-import llmtop.instrument.control.self_capture
+# An import passes over an OSError of a handler: that is Python's own.
+import llmtop.instrument.startup, llmtop.instrument.serve.hello, llmtop.instrument.serve.server
+import llmtop.instrument.control.self_capture, llmtop.system.own_files
 caught = 0
 random.seed(1)
 for _ in range(300):
@@ -222,6 +256,10 @@ for _ in range(300):
             with llmtop.step(tokens=random):
                 with llmtop.phase("forward"): pass
             llmtop.log(loss="0.5")
+            if rung > caught:
+                print("lost at", place, flush=True)
+                caught = rung
+                break
     except Alarm:
         caught += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
