@@ -69,9 +69,8 @@ def sockets(directory: Path) -> list[SocketFile]:
 
 def socket_of(directory: Path, pid: int) -> Path:
     """Wait for the socket of a process."""
-    return wait_for(lambda: [file for file in sockets(directory) if file.pid == pid], what=f"socket of {pid}")[
-        0
-    ].path
+    found = wait_for(lambda: [file for file in sockets(directory) if file.pid == pid], 180, f"socket of {pid}")
+    return found[0].path
 
 
 def connect(directory: Path, process: subprocess.Popen[str], history: int = 512, every_ms: int = 0) -> Connection:
@@ -87,7 +86,7 @@ class Heard:
         self.connection = connection
         self.messages: list[wire.FromTraining] = []
 
-    def until(self, condition: Callable[[], object], seconds: float = 30.0) -> Heard:
+    def until(self, condition: Callable[[], object], seconds: float = 120.0) -> Heard:
         """Receive until `condition()` holds; the limit is against hanging."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -95,7 +94,7 @@ class Heard:
             self.messages += self.connection.receive(0.5)
         return self
 
-    def to_the_end(self, seconds: float = 30.0) -> Heard:
+    def to_the_end(self, seconds: float = 120.0) -> Heard:
         """Receive until the training hangs up."""
         deadline = time.monotonic() + seconds
         try:

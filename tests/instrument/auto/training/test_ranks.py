@@ -41,10 +41,11 @@ def waited(since):
                if phase.name.endswith("communication")) / 1e9
 
 def has_shown(kind, step):
-    # Whether it shows by now who waits for whom: beside other programs each rank waits for the other now and then.
+    # Whether it shows by now who waits for whom. Beside other programs each rank waits for the other now and then,
+    # and where both share one core, in each step: the difference is what rank 1 sleeps, 0.05 s a step.
     store.set(f"{kind} {step} {rank}", str(waited(begun)))
     first, second = (float(store.get(f"{kind} {step} {one}")) for one in range(2))
-    return step >= LEAST and first > 0.04 * LEAST and first > 2 * second
+    return step >= LEAST and first - second > 0.03 * step
 
 LEAST, MOST = 5, 200
 
@@ -110,7 +111,7 @@ def test_the_rank_that_holds_the_other_up_waits_least(zygote: Zygote, tmp_path: 
     for kind, (begun, ended) in zip(KINDS, chosen[0], strict=True):
         parts = [steps[begun:ended] for steps in by_rank]
         waited, other = waits(parts[0]), waits(parts[1])
-        assert waited > 2 * other, (
+        assert waited - other > 0.025 * (ended - begun), (
             f"{kind}: rank 0 waits for rank 1, in {ended - begun} steps {waited} s, {other} s"
         )
     (begun, ended), *_ = chosen[0]
