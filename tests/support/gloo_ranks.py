@@ -10,8 +10,6 @@ from pathlib import Path
 from tests.support.processes import environment, wait_for
 from tests.support.prometheus import free_port
 
-BEGINS_SECONDS = 240.0
-"""Limit of the first steps. On one core beside other tests, two imports of torch alone took more than 60 s."""
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
@@ -78,7 +76,7 @@ class GlooRanks:
         """Wait for the first steps.
 
         Raises:
-            AssertionError: a rank has ended, or `condition()` was not truthy within `BEGINS_SECONDS`.
+            AssertionError: a rank has ended, or `condition()` was not truthy within 240 s.
         """
 
         def is_met() -> object:
@@ -86,7 +84,7 @@ class GlooRanks:
             assert not ended, f"ranks {ended} have ended: {self._errors[ended[0]].read_text()[-2000:]}"
             return condition()
 
-        wait_for(is_met, BEGINS_SECONDS, what)
+        wait_for(is_met, what=what)
 
     def hang(self) -> None:
         """Have the rank that shall hang do so."""

@@ -69,7 +69,7 @@ def sockets(directory: Path) -> list[SocketFile]:
 
 def socket_of(directory: Path, pid: int) -> Path:
     """Wait for the socket of a process."""
-    found = wait_for(lambda: [file for file in sockets(directory) if file.pid == pid], 180, f"socket of {pid}")
+    found = wait_for(lambda: [file for file in sockets(directory) if file.pid == pid], what=f"socket of {pid}")
     return found[0].path
 
 

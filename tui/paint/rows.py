@@ -11,7 +11,7 @@ from itertools import groupby
 from math import isfinite
 
 from msgspec import Struct
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cached_cell_len, cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
@@ -54,6 +54,8 @@ class CellTheme(Struct, frozen=True):
         return cls(palette, ASCII if ascii_only else UNICODE, hues, lines, areas, spikes)
 
 
+_measure_cells = cached_cell_len.__wrapped__
+"""Width of a text without rich's cache, which would keep each row of each chart that was ever drawn."""
 _new_tuple = tuple.__new__
 """Constructor that `Segment` calls, without the call of a Python function for each piece of a row."""
 
@@ -77,7 +79,7 @@ class Row:
         """Append text; what does not fit is cut with an ellipsis, and control characters become dots."""
         if not text.isprintable():
             text = fmt.printable(text)
-        width = len(text) if text.isascii() else cell_len(text)
+        width = len(text) if text.isascii() else _measure_cells(text)
         if width > self.limit - self.used:
             text, width = clip(text, self.limit - self.used), self.limit - self.used
         if width > 0:

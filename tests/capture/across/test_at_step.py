@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,8 +148,8 @@ def test_the_log_is_byte_for_byte_what_it_is_without_llmtop(folder: Path, end: s
             if end == "rank 0 is killed":
                 job.kill(0)
                 # Time enough for whoever listens to look again, and to find that the store has gone.
-                with pytest.raises(AssertionError):
-                    wait_for(lambda: any(job.processes[rank].poll() is not None for rank in range(1, 6)), 4)
+                time.sleep(4)
+                assert all(job.processes[rank].poll() is None for rank in range(1, 6))
             else:
                 wait_for(lambda: all(one.poll() == 0 for one in job.processes), 90, "all to end")
             logs.append([job.log(rank) for rank in range(6)])

@@ -34,7 +34,7 @@ def test_a_rank_stopped_before_the_monitor_starts_is_named(runtime_dir: Path, tm
         second = StepsSource(runtime_dir)
         second.start()
         try:
-            ranks = wait_for(lambda: _both(second), seconds=90, what="both ranks, one of them stopped")
+            ranks = wait_for(lambda: _both(second), seconds=30, what="both ranks, one of them stopped")
             (alert,) = Rules().apply(snapshots.snapshot(time.time(), ranks=ranks)).alerts
         finally:
             second.close()

@@ -114,7 +114,7 @@ def test_the_rank_that_comes_last_is_named(
 ) -> None:
     below = bare_zygote if kind == "by hand" else zygote
     with watched(below, runtime_dir, tmp_path / "train.py", kind, "0.1") as monitor:
-        wait_for(lambda: monitor.look().accused, 240, "an accused rank")
+        wait_for(lambda: monitor.look().accused, 60, "an accused rank")
     alert, by_pid = monitor.accused[0], {rank.pid: rank.rank for rank in monitor.ranks}
     assert alert.evidence["rank"] == 1
     assert by_pid[alert.pid] == 1
@@ -130,7 +130,7 @@ def test_the_rank_that_comes_last_is_named(
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_nobody_is_accused_among_equal_ranks(kind: str, zygote: Zygote, runtime_dir: Path, tmp_path: Path) -> None:
     with watched(zygote, runtime_dir, tmp_path / "train.py", kind, "0") as monitor:
-        wait_for(lambda: monitor.look().compared(24), 240, "ranks that are compared over many steps")
+        wait_for(lambda: monitor.look().compared(24), 60, "ranks that are compared over many steps")
         without_core = monitor.without_core_pct()
     # Beside other programs two ranks are not equal: who is given a core later is late, and it is right to say so.
     # An accusation is wrong if the machine has held nobody up for even half of what it says.

@@ -59,7 +59,7 @@ def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(
         )
         try:
             assert monitor.stdout is not None
-            alert, snapshot = alert_of(monitor.stdout, time.monotonic() + 90)
+            alert, snapshot = alert_of(monitor.stdout, time.monotonic() + 240)
         finally:
             monitor.kill()
             monitor.wait(100)
