@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
@@ -17,6 +16,7 @@ from tui.core.layout import Rect
 from tui.paint.glyphs import UNICODE, to_ascii
 from tui.paint.rows import CellTheme, Row
 from tui.paint.strips import rendered
+from tui.paint.text_width import cell_len
 from tui.terminal.textual_private import (
     CompositorUpdate,
     display,

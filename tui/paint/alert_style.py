@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
@@ -13,6 +12,7 @@ from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, elapsed
+from tui.paint.text_width import cell_len
 
 if TYPE_CHECKING:
     from llmtop.document.model import Finding

@@ -7,7 +7,8 @@ charts alone (a key changes it). No sextants, no emoji.
 from __future__ import annotations
 
 from msgspec import Struct
-from rich.cells import cell_len
+
+from tui.paint.text_width import cell_len
 
 
 class Box(Struct, frozen=True):

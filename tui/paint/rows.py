@@ -11,7 +11,7 @@ from itertools import groupby
 from math import isfinite
 
 from msgspec import Struct
-from rich.cells import cached_cell_len, cell_len, set_cell_size
+from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
@@ -20,6 +20,7 @@ from llmtop import format as fmt
 from tui.paint.glyphs import ASCII, UNICODE, Box, Glyphs, to_ascii
 from tui.paint.palette import Palette
 from tui.paint.strips import CompactStrip
+from tui.paint.text_width import cell_len
 
 
 class CellTheme(Struct, frozen=True):
@@ -54,8 +55,6 @@ class CellTheme(Struct, frozen=True):
         return cls(palette, ASCII if ascii_only else UNICODE, hues, lines, areas, spikes)
 
 
-_measure_cells = cached_cell_len.__wrapped__
-"""Width of a text without rich's cache, which would keep each row of each chart that was ever drawn."""
 _new_tuple = tuple.__new__
 """Constructor that `Segment` calls, without the call of a Python function for each piece of a row."""
 
@@ -79,7 +78,7 @@ class Row:
         """Append text; what does not fit is cut with an ellipsis, and control characters become dots."""
         if not text.isprintable():
             text = fmt.printable(text)
-        width = len(text) if text.isascii() else _measure_cells(text)
+        width = cell_len(text)
         if width > self.limit - self.used:
             text, width = clip(text, self.limit - self.used), self.limit - self.used
         if width > 0:

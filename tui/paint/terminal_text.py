@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from textual.strip import Strip
 
 from llmtop.format import is_obeyed
+from tui.paint.text_width import cell_len
 from tui.terminal.textual_private import cache_render, cached_render, segments_of
 
 _AS_DRAWN = Strip.render

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
@@ -18,6 +17,7 @@ from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
 from tui.core import keys
 from tui.paint import alert_style
 from tui.paint.rows import CellTheme, Row, clip, elapsed
+from tui.paint.text_width import cell_len
 from tui.panes import phase_bars
 from tui.state import process_ref
 from tui.state.stalled import stalled_seconds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from textwrap import wrap
 
-from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
@@ -13,6 +12,7 @@ from llmtop.model.links import total_rates
 from llmtop.model.snapshot import Host, Snapshot
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, Row, clip, elapsed, frame
+from tui.paint.text_width import cell_len
 from tui.panes.alert_rows import fitting_clause
 from tui.panes.words import job_and_ranks
 from tui.state.stalled import still_pids

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
-from rich.cells import cell_len
-
 from llmtop import format as fmt
 from tui.paint.rows import CellTheme, Row
+from tui.paint.text_width import cell_len
 from tui.panes.node_table import Entry
 
 

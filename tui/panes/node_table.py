@@ -13,7 +13,6 @@ from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
@@ -29,6 +28,7 @@ from tui.paint import alert_style, gpu_names
 from tui.paint.gpu_metrics import BY_KEY, Hue, has_total_text, total_text
 from tui.paint.past_strip import add_strip
 from tui.paint.rows import CellTheme, Row, clip, pad
+from tui.paint.text_width import cell_len
 from tui.panes.words import short_command, standing_word
 from tui.series.heights import FigureHistory
 from tui.state.history import key_of

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
-from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
@@ -22,6 +21,7 @@ from tui.core.layout import visible
 from tui.paint import alert_style, gpu_names
 from tui.paint.charts import nice_limit
 from tui.paint.rows import CellTheme, Row, clip, frame, pad
+from tui.paint.text_width import cell_len
 from tui.panes.phase_bars import bar, parts, step_seconds
 from tui.panes.words import job_and_ranks, standing_word
 from tui.state.order import STATE, Order

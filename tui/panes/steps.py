@@ -6,7 +6,6 @@ from math import ceil
 from textwrap import wrap
 from typing import NamedTuple
 
-from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
@@ -18,6 +17,7 @@ from llmtop.step_history.rare_steps import rare_steps_text
 from tui.core.layout import NAMED_PHASES, phase_columns
 from tui.paint import alert_style
 from tui.paint.rows import CellTheme, Row, clip, elapsed, frame, pad, rule
+from tui.paint.text_width import cell_len
 from tui.panes import health_row
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, parts, step_seconds, with_untimed
 from tui.panes.words import short_command

@@ -11,7 +11,6 @@ from statistics import median
 from typing import Literal
 
 from msgspec import Struct
-from rich.cells import cell_len
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Gpu, Host, Rank
@@ -19,6 +18,7 @@ from tui.paint import alert_style
 from tui.paint.gpu_metrics import BY_KEY, Hue
 from tui.paint.past_strip import add_chart
 from tui.paint.rows import CellTheme, Row, clip, elapsed, pad, rule
+from tui.paint.text_width import cell_len
 from tui.panes import phase_slices
 from tui.panes.time_ruler import ruler
 from tui.series.heights import FigureHistory
