@@ -83,8 +83,7 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     kind: str = "step"
     """Kind of step: "step" of a training, or "request" of a server."""
     kind_since: int = 0
-    """Number of steps that had finished when the kind was set (`Steps.first_ordinal` counts them); earlier steps
-    are of the other kind. Above 0 if a loop of forward passes turns out to answer requests, or to train."""
+    """Number of steps that had finished when the kind was set; earlier steps are of the other kind."""
     total_steps: int | None = None
     warmup_steps: int = 0
     """How many first steps are left out of rates and percentiles."""
@@ -610,8 +609,7 @@ def is_known(kind: str) -> bool:
 
 
 def is_newer_type(body: bytes | memoryview) -> bool:
-    """Return True if a body that could not be decoded is a well-formed message of a type that this version
-    lacks."""
+    """Return True if a body is a well-formed message of a type that this version lacks."""
     try:
         return message_opening(body)[0] not in _KNOWN_TYPES
     except msgspec.DecodeError:
@@ -636,8 +634,7 @@ class Framer:
         """Add bytes and return the bodies of all frames that are now whole.
 
         Raises:
-            UnusableInput: a length over the largest, or more frames than may come at once; the connection is
-                beyond repair.
+            UnusableInput: a length over the largest, or too many frames at once; the connection is of no use.
         """
         self._buffer += data
         bodies: list[bytes] = []

@@ -353,7 +353,7 @@ class RunLog:
 
 _present: RunLog | None = None
 _thread: threads.Thread | None = None
-"""That of `_present`."""
+"""Thread of `_present`."""
 
 
 def start(recorder: State) -> None:
