@@ -61,6 +61,7 @@ def test_a_rank_steps_while_it_runs_and_its_last_step_is_recent(
     ("ago", "fields", "expected"),
     [
         (5.0, {}, True),
+        (5.0, {"step_seconds_p50": 0.0}, True),
         (5.1, {}, False),
         (12.0, {"step_seconds_p50": 4.0}, True),
         (12.1, {"step_seconds_p50": 4.0}, False),
@@ -72,6 +73,10 @@ def test_a_rank_steps_while_it_runs_and_its_last_step_is_recent(
 )
 def test_three_usual_steps_may_take_longer(ago: float, fields: dict[str, object], expected: bool) -> None:
     assert _state(last_step_at=NOW - ago, **fields).has_stepped_within(5.0) is expected
+
+
+def test_steps_of_unknown_length_do_not_lengthen_the_time() -> None:
+    assert not _state(last_step_at=NOW - 2.0).has_stepped_within(1.0)
 
 
 def test_without_the_time_of_a_step_the_time_counts_at_which_steps_came() -> None:
@@ -159,11 +164,12 @@ def test_recent_steps_are_the_last_ones_oldest_first(count: int, expected: list[
 
 def test_late_gpu_times_go_to_their_step_and_keep_its_gap() -> None:
     state = _with_steps(_step(1), _step(2, 0.5, 0.75), _step(3))
-    timed = Phase(name="forward", host_seconds=0.5, gpu_seconds=0.25)
+    timed = Phase(name="forward", host_seconds=0.3, gpu_seconds=0.25)
     for index in (2, 9, 0):
         state.update(rank(step=3, gpu_updates=(_step(index, phases=(timed,)),)), NOW + 1.0)
     assert [one.gpu for one in state.steps] == [None, {"compute": 0.25}, None]
     assert [one.gap for one in state.steps] == [0.0, 0.25, 0.0]
+    assert [one.total for one in state.steps] == [0.5, 0.75, 0.5]
 
 
 def test_late_gpu_times_reach_the_first_and_the_last_step() -> None:
@@ -233,6 +239,13 @@ def test_a_process_that_begins_to_compute_otherwise_begins_anew(fields: dict[str
     state.update(rank(step=2, **fields), NOW + 2.0)
     assert len(state.steps) == 0
     assert state.memory is not before
+
+
+def test_its_memory_and_its_logged_values_are_watched() -> None:
+    state = _state(alloc_retries=1, metrics={"loss": 2.5})
+    state.update(rank(step=20, alloc_retries=4, metrics={"loss": 2.5}), NOW + 1.0)
+    assert state.memory.failures == 3
+    assert state.health.shown == {"loss": ("loss", 2.5)}
 
 
 def test_what_a_rule_computed_is_dropped_with_the_next_snapshot() -> None:
