@@ -256,3 +256,67 @@ def test_a_restart_drops_the_range_and_closes_the_excursion() -> None:
     assert not found.is_open
     assert curve.usual() is None
     assert _add(curve, *[1.0] * 32, 9.0, 9.0) == []
+
+
+# ---- values that are not positive, and rises ----
+
+
+@pytest.mark.parametrize(
+    ("values", "begins"),
+    [((-0.945, -0.945), [1001]), ((-0.955, -0.955), []), ((-0.895,), [1000]), ((-0.905,), [])],
+    ids=str,
+)
+def test_of_values_below_zero_a_factor_is_a_share_of_their_size(
+    values: tuple[float, ...], begins: list[int]
+) -> None:
+    """5 % and 10 % of 1, above -1."""
+    curve = _fed(140, lambda step: -1.0 + 0.001 * (-1) ** step)
+    assert _add(curve, *values) == begins
+
+
+@pytest.mark.parametrize(("value", "begins"), [(0.26, [1001]), (0.24, [])])
+def test_of_values_around_zero_a_factor_is_of_five_spreads(value: float, begins: list[int]) -> None:
+    """Five spreads are 5 x 1.4826 x 0.01, and a factor of 4.4 is a rise by 3.4 times that."""
+    limits = CurveLimits(
+        pair=RiseLimits(sigmas=5.0, factor=4.4, times=2.0),
+        single=RiseLimits(sigmas=7.0, factor=99.0, times=2.0),
+        is_linear=False,
+    )
+    limit = 3.4 * 5 * CONSISTENT * 0.01
+    assert limit == pytest.approx(0.252, abs=1e-3)
+    curve = _fed(140, lambda step: 0.01 * (-1) ** step, limits)
+    assert _add(curve, value, value) == begins
+
+
+@pytest.mark.parametrize(("times", "begins"), [(1.9, []), (2.1, [1000])])
+def test_a_rise_below_half_a_percent_of_the_beginning_is_none(times: float, begins: list[int]) -> None:
+    """The value fell from 1 to 0.005; one that is 1.9 times that rose by 0.0045 of the beginning."""
+    curve = _fed(1000, lambda step: max(math.exp(-0.02 * (step - 16)), 0.005))
+    assert _add(curve, times * 0.005, times * 0.005) == begins
+
+
+def test_values_that_are_mostly_equal_have_no_tail() -> None:
+    limits = CurveLimits(
+        pair=RiseLimits(sigmas=5.0, factor=1.05, times=2.0, probability=1e-5),
+        single=RiseLimits(sigmas=7.0, factor=1.1, times=2.5, probability=1e-7),
+        is_linear=True,
+    )
+    assert _add(_fed(140, lambda _step: 2.0, limits), 2.15, 2.15) == [1001]
+
+
+@pytest.mark.parametrize(("rises", "begins"), [(0.59, False), (0.61, True)])
+def test_a_value_above_a_trend_that_has_ended_must_have_risen_itself(rises: float, begins: bool) -> None:
+    """The trend falls by 0.3 % a step; a rise counts from 0.6 of the distance to the trend on."""
+    low = RiseLimits(sigmas=5.0, factor=1.01, times=2.0)
+    curve = _fed(400, lambda step: math.exp(-0.003 * step), CurveLimits(pair=low, single=low, is_linear=True))
+    trend, median = -0.003 * 400, -0.003 * (392 + 399) / 2
+    # The distance of which the value rises by that part: trend + distance - median = rises * distance.
+    distance = (median - trend) / (1.0 - rises)
+    assert bool(curve.add(400, math.exp(trend + distance), is_lr_known=True)) is begins
+
+
+def test_a_huge_value_is_an_excursion_and_no_error() -> None:
+    curve = _fed(140, _about_one(0.01))
+    assert _add(curve, 1e308) == [1000]
+    assert curve.excursion is not None
+    assert curve.excursion.value == 1e308
