@@ -27,6 +27,7 @@ from llmtop.rules.collective_hang import (
 from llmtop.rules.engine import Rules
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.rank import JobState, RankState
+from tests.support.snapshots import gpu
 
 NOW = 10_000.0
 DEFAULT = "0 default_pg"
@@ -368,3 +369,35 @@ def test_attached_ranks_of_a_communicator_know_since_when() -> None:
     shown = HUNG_COMMUNICATOR.describe(_stuck(ranks=attached, behind=(_late(3, 38),), behind_count=1))
     assert shown.summary.startswith("No step for 30.0 s: in an NCCL communicator")
     assert (shown.since, shown.evidence["seconds_without_step"]) == (NOW - 30, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("pids", "expected"), [((100, 101), {101}), ((100,), {101}), ((900, 901), {101, 900}), ((), {101, None})]
+)
+def test_a_communicator_of_a_job_whose_late_rank_is_known_is_not_told_twice(
+    pids: tuple[int, ...], expected: set[int | None]
+) -> None:
+    stuck = StuckCommunicator(
+        id="0xabc", size=3, waiting_count=2, behind_count=1, behind=(_late(3, 38),), number=40, pids=pids
+    )
+    ranks = rank(0, count(40, 39)), rank(1, count(39, 39)), rank(2, count(40, 39))
+    seen = Snapshot(time=NOW, host=Host(name="node"), ranks=ranks, stuck_communicators=(stuck,))
+    alerts = Rules(off=()).apply(seen).alerts
+    assert {alert.pid for alert in alerts} == expected
+    assert {alert.id for alert in alerts} == {"hung_collective"}
+
+
+def test_processes_of_a_communicator_have_their_gpus() -> None:
+    late = StuckCommunicator(
+        id="0xabc", size=3, waiting_count=2, behind_count=1, behind=(_late(3, 38),), number=40, pids=(7,)
+    )
+    boards = gpu(0), gpu(1)
+    processes = (
+        Process(pid=9, gpu_uuid=boards[0].uuid, state="running"),
+        Process(pid=7, gpu_uuid=boards[1].uuid, state="running"),
+    )
+    seen = Snapshot(
+        time=NOW, host=Host(name="node"), gpus=boards, processes=processes, stuck_communicators=(late,)
+    )
+    (alert,) = Rules(off=()).apply(seen).alerts
+    assert (alert.gpu, alert.pid) == (boards[1].uuid, 7)

@@ -412,3 +412,9 @@ def test_the_numbers_of_a_stalled_job_are_of_those_that_wait() -> None:
 )
 def test_what_to_do_depends_on_the_state_of_the_rank(state: str, advice: str) -> None:
     assert advice in STALLED.describe(_job({"step": 9}, {"step": 3, "state": state})).next
+
+
+def test_all_stalled_ranks_must_work_for_a_warning() -> None:
+    works, idle = {"on": {"util_pct": 99.0, "power_watts": 600.0}}, {"on": {"util_pct": 30.0, "power_watts": 90.0}}
+    assert STALLED.describe(_job(works, works)).severity == "warning"
+    assert STALLED.describe(_job(works, idle)).severity == "critical"

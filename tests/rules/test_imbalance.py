@@ -338,3 +338,25 @@ def test_an_alert_about_tokens_has_both_numbers_of_tokens() -> None:
     )
     assert shown.evidence["coordinates"] is None
     assert shown.next.startswith("give each rank")
+
+
+def test_at_most_sixteen_ranks_are_listed() -> None:
+    job = _job([50.0] * 17 + [60.0] * 17, [0] * 17 + [1] * 17)
+    assert IMBALANCE.holds(job, False)
+    assert IMBALANCE.describe(job).evidence["ranks"] == ", ".join(str(number) for number in range(17, 33))
+
+
+@pytest.mark.parametrize(("old", "is_found"), [(12, True), (13, True), (40, False)])
+def test_what_was_more_than_48_steps_ago_does_not_count(old: int, is_found: bool) -> None:
+    """Stage 1 had less work before: of the last 48 steps 48, 47 or 20 have more."""
+    states = []
+    for place in range(4):
+        late = steps_of({"forward": 50.0 + 10.0 * (place // 2), "all_reduce": 1.0}, count=60)
+        early = steps_of({"forward": 50.0 - 30.0 * (place // 2), "all_reduce": 1.0}, count=60)
+        steps = early[:old] + late[old:]
+        states.append(
+            rank_state(
+                *steps, pid=100 + place, rank=place, world_size=4, roles={"pp": place // 2}, steps_per_s=0.1
+            )
+        )
+    assert (find_imbalance(JobState(states)) is not None) is is_found

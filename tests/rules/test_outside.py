@@ -435,6 +435,11 @@ def test_three_samples_name_no_cause_of_less_than_a_quarter(seconds: float, samp
             ("2.00 s in a()", "1.00 s in b()"),
         ),
         ((("a()", 2.0, 30), ("b()", 1.0, 1)), "phases: 2.00 s in a().", ("2.00 s in a()",)),
+        (
+            (("a()", 2.0, 30), ("b()", 1.0, 2)),
+            "2.00 s in a() and 1.00 s in b().",
+            ("2.00 s in a()", "1.00 s in b()"),
+        ),
     ],
     ids=str,
 )
@@ -450,6 +455,8 @@ def test_causes_of_a_quarter_are_named_with_their_time(
     named = [shown.evidence.get(f"cause_{place}") for place in (1, 2)]
     assert [one for one in named if one] == [point.partition(" in ")[2] for point in points]
     assert (shown.evidence["step_seconds"], shown.evidence["window_seconds"]) == (10.0, 15.0)
+    if points:
+        assert shown.evidence["cause_1_seconds"] == made[0].seconds
 
 
 @pytest.mark.parametrize(
