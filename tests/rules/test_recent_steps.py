@@ -8,6 +8,7 @@ import pytest
 
 from llmtop.format import DASH
 from llmtop.model.snapshot import Phase, Step
+from llmtop.rules.limits import threshold_pair
 from llmtop.rules.recent_steps import (
     activity_text,
     estimate_idle,
@@ -387,3 +388,12 @@ def test_shares_of_most_steps_are_by_role() -> None:
     assert is_in_most_steps([_costs(0.25)] * 3, "input", 25.0)
     assert not is_in_most_steps([_costs(0.25)] * 3, "input", 25.1)
     assert is_in_most_steps([_costs(0.25)] * 3, "compute", 75.0)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"), [(None, (10.0, 7.0)), (20.0, (20.0, 14.0)), (5.0, (5.0, 3.5)), (0.0, (0.0, 0.0))]
+)
+def test_a_configured_threshold_is_kept_by_as_much_easier_a_one(
+    chosen: float | None, expected: tuple[float, float]
+) -> None:
+    assert threshold_pair(chosen, (10.0, 7.0)) == pytest.approx(expected)

@@ -289,3 +289,10 @@ def test_the_last_checkpoint_has_the_highest_step_and_then_time(
     job = _job(*({"checkpoint": one} for one in checkpoints))
     found = last_checkpoint(job)
     assert (None if found is None else found.state.rank.rank) == place
+
+
+@pytest.mark.parametrize(("times", "advice"), [(0.9, "save less often"), (1.1, "save checkpoints more often")])
+def test_the_advice_leads_towards_the_optimum(times: float, advice: str) -> None:
+    saved = _saved(blocked_seconds=20.0, interval_seconds=times * _optimum(20.0, 50_000 / 1024))
+    job = _job({"checkpoint": saved, "world_size": 1024})
+    assert CHECKPOINT_INTERVAL.describe(job).next.startswith(advice)
