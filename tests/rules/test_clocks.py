@@ -148,3 +148,70 @@ def test_a_recording_without_a_monotonic_clock_plays_on_where_its_wall_clock_was
 def test_without_a_monotonic_clock_there_is_only_the_wall_clock() -> None:
     clock = MonotonicTime()
     assert [clock.time_of(Snapshot(time=time, host=Host(name="node"))) for time in (5.0, 3.0)] == [5.0, 3.0]
+
+
+def _alerts_at(*seconds: float) -> tuple[Alert, ...]:
+    """The alerts of a throttled GPU at the last of these seconds."""
+    rules, alerts = Rules(off=()), ()
+    for second in seconds:
+        alerts = rules.apply(Snapshot(time=BEGAN + second, host=Host(name="node"), gpus=(HOT,))).alerts
+    return alerts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_up"),
+    [
+        ((*range(10), 8.0), True),  # a second back is the same instant
+        ((*range(10), 7.9), False),
+        ((*range(10), 69.0), True),  # a minute without snapshots
+        ((*range(10), 69.1), False),
+        ((0.0, 20.0, 40.0, 120.0), True),  # four times the interval, where that is longer
+        ((0.0, 20.0, 40.0, 120.1), False),
+    ],
+)
+def test_a_jump_of_the_stream_begins_anew(seconds: tuple[float, ...], is_up: bool) -> None:
+    assert bool(_alerts_at(*seconds)) is is_up
+
+
+def test_an_instant_before_the_last_one_counts_as_the_last_one() -> None:
+    """Throttling raises its alert after 2 s: by then 1.9 s have passed, and 2 s after another 0.1 s."""
+    assert _alerts_at(0.0, 1.9, 1.5, 1.9) == ()
+    assert _alerts_at(0.0, 1.9, 1.5, 2.0)
+
+
+def test_alerts_are_sorted_by_severity_begin_id_and_gpu() -> None:
+    rules = Rules(off=())
+    lost = Gpu(index=9, uuid="GPU-9", name="NVIDIA H200", error="GPU is lost")
+    hot = [
+        Gpu(**{**{name: getattr(HOT, name) for name in HOT.__struct_fields__}, "uuid": f"GPU-{at}"})
+        for at in (3, 1, 2)
+    ]
+    for second in range(6):
+        late = hot if second >= 2 else hot[:1]
+        gpus = (*late, lost) if second == 5 else tuple(late)
+        alerts = rules.apply(Snapshot(time=BEGAN + second, host=Host(name="node"), gpus=gpus)).alerts
+    assert [(alert.id, alert.gpu) for alert in alerts] == [
+        ("gpu_error", "GPU-9"),
+        ("throttled", "GPU-3"),
+        ("throttled", "GPU-1"),
+        ("throttled", "GPU-2"),
+    ]
+
+
+def test_a_gpu_or_rank_that_is_listed_twice_counts_once() -> None:
+    cold = Gpu(index=0, uuid="GPU-0", name="NVIDIA H200", util_pct=90.0)
+    rules, alerts = Rules(off=()), ()
+    for second in range(5):
+        alerts = rules.apply(Snapshot(time=BEGAN + second, host=Host(name="node"), gpus=(HOT, cold))).alerts
+    assert [alert.id for alert in alerts] == ["throttled"]
+    stalled = Rank(pid=1, host="node", step=5, state="stalled", attached_at=BEGAN, last_step_at=BEGAN)
+    running = Rank(pid=1, host="node", step=5, attached_at=BEGAN, last_step_at=BEGAN + 100.0)
+    seen = Snapshot(time=BEGAN + 100.0, host=Host(name="node"), ranks=(stalled, running))
+    assert [alert.id for alert in Rules(off=()).apply(seen).alerts] == ["stalled"]
+
+
+def test_alerts_that_are_off_are_not_shown() -> None:
+    rules, alerts = Rules(off=("throttled",)), ()
+    for second in range(5):
+        alerts = rules.apply(Snapshot(time=BEGAN + second, host=Host(name="node"), gpus=(HOT,))).alerts
+    assert alerts == ()

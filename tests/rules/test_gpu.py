@@ -12,6 +12,16 @@ from msgspec.structs import replace
 from llmtop.hardware import clock_events
 from llmtop.model.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot
 from llmtop.rules.engine import Rules, explain
+from llmtop.rules.gpu import (
+    GPU_ERROR,
+    LOW_POWER_FULL_UTIL,
+    MEMORY_BOUND,
+    POWER_CAPPED,
+    THROTTLED,
+    values_missing_for_low_power,
+)
+from llmtop.rules.rule import AlertText
+from llmtop.rules.state.gpu import GpuState
 from tests.support import import_data
 
 ONE, TWO = import_data.DATA / "h200" / "live", import_data.DATA / "h200x2" / "live"
@@ -355,72 +365,6 @@ def test_a_pid_that_only_the_driver_knows_is_said_to_be_the_hosts() -> None:
     assert "press s" not in alert.next
 
 
-WORK: dict[str, tuple[dict[str, float | None], set[str]]] = {
-    "tiny model": ({"util_pct": 16, "sm_active_pct": 1, "power_watts": 125}, {"launch_bound"}),
-    ".item() in layers": ({"util_pct": 17, "sm_active_pct": 4, "power_watts": 140}, {"launch_bound"}),
-    "waits for data": ({"util_pct": 30, "sm_active_pct": 26, "power_watts": 315}, {"low_activity"}),
-    "ResNet": ({"util_pct": 42, "sm_active_pct": 28, "power_watts": 250}, {"low_activity"}),
-    "few SMs": ({"util_pct": 99, "sm_active_pct": 30, "power_watts": 400}, {"low_activity"}),
-    "no GPM": ({"util_pct": 40, "sm_active_pct": None, "power_watts": 250}, {"low_activity"}),
-    "healthy": ({"util_pct": 99, "sm_active_pct": 94, "power_watts": 640}, set()),
-    "healthy, no GPM": ({"util_pct": 99, "sm_active_pct": None, "power_watts": 640, "mem_util_pct": 47}, set()),
-    "idle": ({"util_pct": 0, "sm_active_pct": 0, "power_watts": 90}, set()),
-    "copies": ({"util_pct": 20, "sm_active_pct": 0.4, "power_watts": 137, "pcie_rx_bytes_per_s": 8e9}, set()),
-    "nothing known": ({"util_pct": None, "sm_active_pct": None, "power_watts": None}, set()),
-    "elementwise": (
-        {
-            "util_pct": 100,
-            "sm_active_pct": 99,
-            "power_watts": 580,
-            "dram_active_pct": 88,
-            "tensor_active_pct": 0.3,
-        },
-        {"memory_bound"},
-    ),
-    "spin": ({**SPIN}, {"low_power_full_util"}),
-}
-
-
-@pytest.mark.parametrize("name", WORK)
-def test_a_gpu_whose_process_is_not_attached_is_told_by_its_own_counters(name: str) -> None:
-    values, expected = WORK[name]
-    rules, alerts, seen = Rules(), (), set()
-    for second in range(40):
-        one = gpu(**{"power_limit_watts": 700.0, **values})
-        alerts = rules.apply(moment(1000.0 + second, one, pid=77)).alerts
-        seen |= ids(alerts)
-    assert seen - {"power_capped"} == expected
-    for alert in alerts:
-        assert alert.severity == "info" or name == "spin"
-        if alert.id in ("launch_bound", "low_activity"):
-            assert "process 77" in alert.summary
-            assert "llmtop run" in alert.next
-
-
-@pytest.mark.parametrize("name", ["tiny model", "waits for data"])
-def test_with_an_attached_process_or_none_the_counters_alone_say_nothing(name: str) -> None:
-    values = {"power_limit_watts": 700.0, **WORK[name][0]}
-    for pid, ranks in (
-        (None, ()),
-        (77, (Rank(pid=77, host="node", gpu_uuid="GPU-3", step=7),)),
-    ):
-        rules, seen = Rules(), set()
-        for second in range(40):
-            seen |= ids(rules.apply(moment(1000.0 + second, gpu(**values), ranks=ranks, pid=pid)).alerts)
-        assert seen == set()
-
-
-def test_an_attached_process_without_a_step_is_told_of_by_its_gpu_and_a_server_never() -> None:
-    for step, expected in ((None, {"launch_bound"}), (7, set())):
-        values = {"power_limit_watts": 700.0, **WORK["tiny model"][0]}
-        ranks = (Rank(pid=77, host="node", gpu_uuid="GPU-3", kind="request", step=step),)
-        rules, alerts = Rules(), ()
-        for second in range(40):
-            alerts = rules.apply(moment(1000.0 + second, gpu(**values), ranks=ranks, pid=77)).alerts
-        assert ids(alerts) == expected
-        assert all("llmtop run" not in alert.next for alert in alerts)
-
-
 @pytest.mark.parametrize("interval", [0.1, 0.25, 0.5])
 @pytest.mark.parametrize("later", [0, 1])
 def test_paced_rules_raise_and_clear_within_a_snapshot(interval: float, later: int) -> None:
@@ -448,3 +392,244 @@ def test_paced_rules_judge_each_snapshot_of_a_second() -> None:
         values = SPIN if 20 <= time < 32 else GEMM
         now = moment(float(time), gpu(sampled_at=float(time), **values))
         assert paced.apply_paced(now) == each.apply(now)
+
+
+def state(**fields: object) -> GpuState:
+    """One GPU after one sample, so that its means are its latest values."""
+    one = gpu(**{"power_limit_watts": 700.0, **fields})
+    found = GpuState(one, 0.0)
+    found.update(one, 0.0)
+    return found
+
+
+BUSY = {"util_pct": 100.0, "power_watts": 140.0, "sm_active_pct": 1.0, "dram_active_pct": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "raises", "keeps"),
+    [
+        ({"util_pct": 95.0}, True, True),
+        ({"util_pct": 94.9}, False, True),
+        ({"util_pct": 90.0}, False, True),
+        ({"util_pct": 89.9}, False, False),
+        ({"power_watts": 244.0}, True, True),  # 34.9 % of 700 W
+        ({"power_watts": 245.0}, False, True),
+        ({"power_watts": 314.0}, False, True),
+        ({"power_watts": 315.0}, False, False),
+        ({"sm_active_pct": 49.9}, True, True),
+        ({"sm_active_pct": 50.0}, False, True),
+        ({"sm_active_pct": 60.0}, False, False),
+        ({"dram_active_pct": 19.9}, True, True),
+        ({"dram_active_pct": 20.0}, False, True),
+        ({"dram_active_pct": 25.0}, False, False),
+        ({"dram_active_pct": None}, True, True),
+        ({"sm_active_pct": None, "mem_util_pct": 9.9}, True, True),
+        ({"sm_active_pct": None, "mem_util_pct": 10.0}, False, True),
+        ({"sm_active_pct": None, "mem_util_pct": 15.0}, False, False),
+        ({"sm_active_pct": None}, False, False),
+        ({"activity_source": "gpm", "mem_util_pct": 50.0}, True, True),
+        ({"activity_source": "dcgm"}, False, False),
+        ({"activity_source": "dcgm", "mem_util_pct": 9.9}, True, True),
+        ({"activity_source": "dcgm", "mem_util_pct": 10.0}, False, True),
+        ({"activity_source": "dcgm", "mem_util_pct": 15.0}, False, False),
+        ({"activity_source": "dcgm", "mem_util_pct": 5.0, "sm_active_pct": 60.0}, False, False),
+    ],
+    ids=str,
+)
+def test_low_power_at_full_utilization_has_the_documented_limits(
+    changed: dict[str, object], raises: bool, keeps: bool
+) -> None:
+    one = state(**{**BUSY, **changed})
+    assert (LOW_POWER_FULL_UTIL.holds(one, False), LOW_POWER_FULL_UTIL.holds(one, True)) == (raises, keeps)
+
+
+@pytest.mark.parametrize(
+    ("changed", "missing"),
+    [
+        ({}, ()),
+        ({"util_pct": None}, ("utilization",)),
+        ({"power_watts": None}, ("power",)),
+        ({"power_watts": None, "power_limit_watts": None}, ("power",)),
+        ({"power_limit_watts": None}, ("power limit",)),
+        ({"power_limit_watts": 0.0}, ("power limit",)),
+        ({"sm_active_pct": None}, ("SM activity",)),
+        ({"sm_active_pct": None, "mem_util_pct": 9.0}, ()),
+        ({"sm_active_pct": None, "mem_util_pct": 10.0, "power_watts": None}, ()),
+        ({"util_pct": 94.0, "power_watts": None}, ()),
+        ({"util_pct": 95.0, "power_watts": None}, ("power",)),
+        ({"util_pct": None, "power_watts": 245.0}, ()),
+        ({"util_pct": None, "power_watts": 244.0}, ("utilization",)),
+        ({"util_pct": None, "sm_active_pct": 50.0}, ()),
+        ({"util_pct": None, "sm_active_pct": 49.0}, ("utilization",)),
+        ({"util_pct": None, "dram_active_pct": 20.0}, ()),
+        ({"util_pct": None, "dram_active_pct": None}, ("utilization",)),
+        ({"util_pct": None, "power_watts": None, "sm_active_pct": None}, ("utilization", "power", "SM activity")),
+    ],
+    ids=str,
+)
+def test_values_are_missing_only_where_the_present_ones_do_not_decide(
+    changed: dict[str, object], missing: tuple[str, ...]
+) -> None:
+    values: dict[str, object] = {"power_limit_watts": 700.0, **BUSY, **changed}
+    assert values_missing_for_low_power(gpu(**values)) == missing
+
+
+CAPPED = {
+    "util_pct": 100.0,
+    "power_watts": 690.0,
+    "sm_clock_mhz": 1455.0,
+    "sm_clock_max_mhz": 1980.0,
+    "clock_event_reasons": ("sw_power_cap",),
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "raises", "keeps"),
+    [
+        ({}, True, True),
+        ({"power_watts": 630.0}, True, True),  # 90 % of 700 W
+        ({"power_watts": 629.0}, False, True),
+        ({"power_watts": 560.0}, False, True),
+        ({"power_watts": 559.0}, False, False),
+        ({"power_watts": None}, False, False),
+        ({"power_limit_watts": None}, False, False),
+        ({"util_pct": 50.0}, True, True),
+        ({"util_pct": 49.9}, False, False),
+        ({"util_pct": None}, False, False),
+        ({"sm_clock_mhz": 1980.0}, False, False),
+        ({"sm_clock_mhz": 1979.0}, True, True),
+        ({"sm_clock_mhz": None}, False, False),
+        ({"sm_clock_max_mhz": None}, False, False),
+        ({"clock_event_reasons": ("gpu_idle",)}, False, False),
+        ({"clock_event_reasons": ()}, False, False),
+        ({"clock_event_reasons": None}, False, False),
+    ],
+    ids=str,
+)
+def test_a_power_cap_needs_its_reason_a_lower_clock_and_work(
+    changed: dict[str, object], raises: bool, keeps: bool
+) -> None:
+    one = state(**{**CAPPED, **changed})
+    assert (POWER_CAPPED.holds(one, False), POWER_CAPPED.holds(one, True)) == (raises, keeps)
+
+
+@pytest.mark.parametrize(
+    ("changed", "holds"),
+    [
+        ({}, True),
+        ({"util_pct": 5.1}, True),
+        ({"util_pct": 5.0}, False),
+        ({"util_pct": None}, True),
+        ({"clock_event_reasons": ("sw_power_cap",)}, False),
+        ({"clock_event_reasons": ()}, False),
+        ({"clock_event_reasons": None}, False),
+    ],
+    ids=str,
+)
+def test_a_working_gpu_is_throttled(changed: dict[str, object], holds: bool) -> None:
+    one = state(**{**CAPPED, "clock_event_reasons": ("hw_slowdown", "sw_power_cap"), **changed})
+    assert THROTTLED.holds(one, False) is holds
+
+
+@pytest.mark.parametrize(
+    ("changed", "raises", "keeps"),
+    [
+        ({}, True, True),
+        ({"dram_active_pct": 70.0}, True, True),
+        ({"dram_active_pct": 69.9}, False, True),
+        ({"dram_active_pct": 60.0}, False, True),
+        ({"dram_active_pct": 59.9}, False, False),
+        ({"tensor_active_pct": 19.9}, True, True),
+        ({"tensor_active_pct": 20.0}, False, True),
+        ({"tensor_active_pct": 24.9}, False, True),
+        ({"tensor_active_pct": 25.0}, False, False),
+        ({"util_pct": 90.0}, True, True),
+        ({"util_pct": 89.9}, False, False),
+        ({"util_pct": None}, False, False),
+        ({"dram_active_pct": None}, False, False),
+        ({"tensor_active_pct": None}, False, False),
+    ],
+    ids=str,
+)
+def test_memory_bound_work_has_the_documented_limits(
+    changed: dict[str, object], raises: bool, keeps: bool
+) -> None:
+    values = {"util_pct": 100.0, "dram_active_pct": 88.0, "tensor_active_pct": 0.3, **changed}
+    one = state(**values)
+    assert (MEMORY_BOUND.holds(one, False), MEMORY_BOUND.holds(one, True)) == (raises, keeps)
+
+
+@pytest.mark.parametrize(
+    ("shown", "points", "summary"),
+    [
+        (
+            LOW_POWER_FULL_UTIL.describe(state(**{**BUSY, "sm_active_pct": 9.96})),
+            ("140 of 700 W at 100 % util", "a kernel is spinning or stuck", "SM active 10 %"),
+            "10.0 % of its SMs are active",
+        ),
+        (
+            LOW_POWER_FULL_UTIL.describe(state(**{**BUSY, "sm_active_pct": 10.0})),
+            ("140 of 700 W at 100 % util", "a kernel is spinning or stuck", "SM active 10 %"),
+            "and 10 % of its SMs are active",
+        ),
+        (
+            LOW_POWER_FULL_UTIL.describe(state(**{**BUSY, "sm_active_pct": None, "mem_util_pct": 3.0})),
+            ("140 of 700 W at 100 % util", "a kernel is spinning or stuck", "memory controller 3 % busy"),
+            "its memory controller is 3 % busy",
+        ),
+        (
+            THROTTLED.describe(
+                state(**{**CAPPED, "clock_event_reasons": ("hw_thermal_slowdown",), "temperature_c": 91.0})
+            ),
+            ("thermal limit of the hardware", "91 °C", "SM clock 1455 of 1980 MHz", "690 of 700 W"),
+            "(thermal limit of the hardware): SM clock 1455 of 1980 MHz at 690 of 700 W, 91 °C.",
+        ),
+        (
+            POWER_CAPPED.describe(state(**CAPPED)),
+            ("690 of 700 W", "normal for a busy GPU", "SM clock 1455 of 1980 MHz"),
+            "SM clock 1455 of 1980 MHz at 690 of 700 W",
+        ),
+        (
+            MEMORY_BOUND.describe(state(util_pct=99.0, dram_active_pct=88.0, tensor_active_pct=0.34)),
+            ("DRAM active 88 %", "tensor cores active 0.3 %"),
+            "DRAM is active 88 % of the time",
+        ),
+    ],
+    ids=["SM below ten", "SM from ten on", "no SM activity", "throttled", "capped", "memory-bound"],
+)
+def test_clauses_and_sentence_have_the_same_numbers(
+    shown: AlertText, points: tuple[str, ...], summary: str
+) -> None:
+    assert shown.points == points
+    assert summary in shown.summary
+
+
+def test_an_error_is_split_into_clauses_and_a_power_cable_is_named() -> None:
+    failed = state(error="Xid 62: a microcontroller halted (program 7) since 10:00:00 for 3 s")
+    assert GPU_ERROR.holds(failed, False)
+    assert not GPU_ERROR.holds(state(), False)
+    assert GPU_ERROR.describe(failed).points == (
+        "Xid 62",
+        "a microcontroller halted",
+        "program 7",
+        "since 10:00:00",
+        "for 3 s",
+    )
+    assert "power cables" in GPU_ERROR.describe(state(error="no power cable is connected")).next
+
+
+@pytest.mark.parametrize(
+    ("attached", "pids", "foreign", "advice"),
+    [
+        ([9, 5], [3], [], "py-spy dump --pid 5"),
+        ([], [8, 3], [], "py-spy dump --pid 3"),
+        ([], [], [8, 4], "pid 4 "),
+        ([], [], [], "nvidia-smi"),
+    ],
+)
+def test_the_first_process_that_can_be_seen_is_advised_on(
+    attached: list[int], pids: list[int], foreign: list[int], advice: str
+) -> None:
+    one = state(**BUSY)
+    one.rank_pids, one.pids, one.foreign_pids = attached, pids, foreign
+    assert advice in LOW_POWER_FULL_UTIL.describe(one).next

@@ -7,6 +7,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,14 @@ from llmtop.model.health import LoggedSeries
 from llmtop.model.snapshot import Alert, Gpu, Host, Rank, Snapshot
 from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
+from llmtop.rules.health import HEALTH_RULES
+from llmtop.rules.rule import AlertText
+from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.state.metric_curve import Excursion
+from llmtop.rules.state.rank import JobState
+from llmtop.rules.state.training_health import HealthEvent
 from tests.support.processes import REPOSITORY
+from tests.support.rule_states import NOW, gpu_state, rank_state
 
 HEALTH = {"non_finite", "loss_spike", "grad_norm_jump", "loss_scale_collapse", "loss_flat", "ranks_diverged"}
 STEPS = 1500
@@ -300,3 +308,223 @@ def test_another_training_in_the_same_process_is_no_spike() -> None:
             losses += [rank.metrics.get("loss") or 0.0 for rank in snapshot.ranks]
             assert not HEALTH & {alert.id for alert in rules.apply(snapshot).alerts}
     assert max(losses[-80:]) < 1 < max(losses[100:])
+
+
+# ---- events in words, and how long they stay ----
+
+RULES = {rule.id: rule for rule in HEALTH_RULES}
+
+
+def job(
+    *events: dict[str, HealthEvent], age: float = 0.0, on: dict[int, GpuState] | None = None, **fields: Any
+) -> JobState:
+    """Ranks with these events; the fields are those of each rank."""
+    states = []
+    for place, one in enumerate(events):
+        number = place if len(events) > 1 else None
+        state = rank_state(pid=100 + place, **{"rank": number, "world_size": len(events), **fields})
+        state.health.events.update(one)
+        state.gpu = (on or {}).get(place)
+        states.append(state)
+    found = JobState(states)
+    found.now = NOW + age
+    return found
+
+
+def event(step: int = 900, value: float | None = 3.0, **fields: Any) -> HealthEvent:
+    return HealthEvent(**{"metric": "loss", "step": step, "value": value, "seen_at": NOW, **fields})
+
+
+def excursion(points: int = 5, is_open: bool = True) -> Excursion:
+    return Excursion(
+        step=900,
+        value=8.25,
+        usual_low=1.0,
+        usual_high=2.0,
+        spread=0.1,
+        last_step=901,
+        points=points,
+        is_open=is_open,
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "age", "state", "expected"),
+    [
+        (event(), 60.0, "running", True),
+        (event(), 60.1, "running", False),
+        (event(is_open=True), 9e9, "running", True),
+        (event(is_open=True), 60.1, "gone", False),
+        (event(is_open=True), 60.0, "gone", True),
+        (event(excursion=excursion()), 9e9, "running", True),
+        (event(is_open=True, excursion=excursion(is_open=False)), 60.1, "running", False),
+    ],
+)
+def test_an_event_of_one_step_stays_for_a_minute(one: HealthEvent, age: float, state: str, expected: bool) -> None:
+    assert RULES["loss_spike"].holds(job({"loss_spike": one}, age=age, state=state), False) is expected
+    assert not RULES["loss_flat"].holds(job({"loss_spike": one}, age=age, state=state), False)
+
+
+@pytest.mark.parametrize(
+    ("steps", "where", "named", "ranks"),
+    [
+        ((900,), "on pid 100", None, 1),
+        ((900, 901), "on rank 0 (pid 100)", 0, 1),
+        ((901, 900), "on rank 1 (pid 101)", 1, 1),
+        ((900, 900), "on all 2 ranks", 0, 2),
+        ((901, 900, 900, 900), "on rank 1 and 2 more of 4 ranks", 1, 3),
+        ((901, 900, 900), "on rank 1 and 1 more of 3 ranks", 1, 2),
+    ],
+)
+def test_the_ranks_of_the_earliest_step_are_named(
+    steps: tuple[int, ...], where: str, named: int | None, ranks: int
+) -> None:
+    shown = RULES["grad_norm_jump"].describe(
+        job(*({"grad_norm_jump": event(step, metric="grad_norm")} for step in steps))
+    )
+    assert shown.summary == f"The gradient norm jumped to 3 at step 900 {where}."
+    assert (shown.evidence["rank"], shown.evidence["ranks"], shown.evidence["step"]) == (named, ranks, 900)
+    assert shown.points == ("norm jumped to 3 at step 900", where.partition(" (")[0])
+
+
+@pytest.mark.parametrize(
+    ("one", "severity", "value", "last"),
+    [
+        (event(excursion=excursion(99)), "warning", "8.25", "the loss is still high"),
+        (event(excursion=excursion(100)), "critical", "8.25", "the loss is still high"),
+        (event(excursion=excursion(100, is_open=False)), "warning", "8.25", "the loss is normal again"),
+        (event(), "warning", "3", "the loss is normal again"),
+    ],
+)
+def test_a_spike_that_lasts_for_a_hundred_values_is_critical(
+    one: HealthEvent, severity: str, value: str, last: str
+) -> None:
+    one.usual = 1.0, 2.0
+    shown = RULES["loss_spike"].describe(job({"loss_spike": one}))
+    assert shown.severity == severity
+    assert shown.summary == f"The loss rose to {value} at step 900 on pid 100; usual: 1 to 2."
+    assert shown.points == (f"loss rose to {value} at step 900", "on pid 100", "usual: 1 to 2", last)
+    assert shown.next.startswith("restart from" if severity == "critical" else "check the data of step 900")
+    assert (shown.evidence["usual_low"], shown.evidence["usual_high"], shown.evidence["value"]) == (1.0, 2.0, 3.0)
+
+
+def test_a_norm_that_jumped_is_described_by_its_furthest_value() -> None:
+    one = event(metric="grad_norm", excursion=excursion())
+    assert "jumped to 8.25" in RULES["grad_norm_jump"].describe(job({"grad_norm_jump": one})).summary
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_open", "words"),
+    [
+        ("loss", True, "The loss is NaN or Inf since step 900"),
+        ("grad_norm", False, "The gradient norm is NaN or Inf at step 900"),
+        ("loss_scale", False, "The loss scale is NaN or Inf at step 900"),
+    ],
+)
+def test_a_value_that_is_not_finite_is_named(metric: str, is_open: bool, words: str) -> None:
+    shown = RULES["non_finite"].describe(job({"non_finite": event(value=None, metric=metric, is_open=is_open)}))
+    assert shown.summary.startswith(words)
+    assert (shown.evidence["value"], shown.evidence["metric"]) == ("not finite", metric)
+    assert shown.severity == "critical"
+
+
+@pytest.mark.parametrize(
+    ("on", "fields", "words"),
+    [
+        (None, {}, "check the memory errors of its machine"),
+        (None, {"gpu_uuid": "GPU-far"}, "check the Xid and ECC errors of its GPU"),
+        (gpu_state(2), {}, "check the Xid and ECC errors of GPU 2"),
+        (gpu_state(2, error="Xid 79"), {}, "GPU 2 reports Xid 79"),
+    ],
+)
+def test_where_one_rank_is_concerned_its_hardware_is_checked(
+    on: GpuState | None, fields: dict[str, Any], words: str
+) -> None:
+    cards = {} if on is None else {0: on}
+    nan = {"non_finite": event(value=None)}
+    assert RULES["non_finite"].describe(job(nan, on=cards, **fields)).next.endswith(words)
+    assert RULES["non_finite"].describe(job(nan, {}, on=cards, **fields)).next.endswith(words)
+    assert words not in RULES["non_finite"].describe(job(nan, nan, on=cards, **fields)).next
+
+
+@pytest.mark.parametrize(("value", "severity"), [(1.0, "warning"), (0.5, "critical"), (None, "warning")])
+def test_a_loss_scale_below_one_is_critical(value: float | None, severity: str) -> None:
+    one = event(value=value, metric="loss_scale")
+    assert RULES["loss_scale_collapse"].describe(job({"loss_scale_collapse": one})).severity == severity
+
+
+def test_a_flat_loss_is_a_note_with_its_value() -> None:
+    shown = RULES["loss_flat"].describe(job({"loss_flat": event(is_open=True)}))
+    assert (shown.severity, shown.points[0], shown.points[-1]) == (
+        "info",
+        "loss is unchanged since step 900",
+        "loss 3",
+    )
+    assert shown.since == NOW
+
+
+def test_the_begin_is_no_later_than_the_snapshot() -> None:
+    late = event(seen_at=NOW + 5.0)
+    assert RULES["loss_flat"].describe(job({"loss_flat": late})).since == NOW
+
+
+def diverged(*values: float, on: dict[int, GpuState] | None = None) -> AlertText:
+    """The alert on losses that were equal for 100 steps, and then had these values for three."""
+    found = job(*({} for _ in values), on=on)
+    for step in range(103):
+        for place, state in enumerate(found.ranks):
+            state.health.new_losses = [("loss", step, 2.0 if step < 100 else values[place])]
+        found.compare_losses()
+    assert RULES["ranks_diverged"].holds(found, False)
+    return RULES["ranks_diverged"].describe(found)
+
+
+@pytest.mark.parametrize(
+    ("values", "who", "numbers", "points", "rank", "odd"),
+    [
+        (
+            (2.0, 2.5, 2.0),
+            "The loss of rank 1 differs from that of the other 2 ranks",
+            "2.5, the others 2.",
+            ("rank 1 has 2.5", "the others have 2"),
+            1,
+            1,
+        ),
+        (
+            (2.5, 3.0, 2.0, 2.0, 2.0),
+            "The losses of 2 of 5 ranks differ from that of the others",
+            "2.5, the others 2.",
+            ("rank 0 has 2.5", "the others have 2"),
+            0,
+            2,
+        ),
+        ((2.0, 2.5), "The losses of 2 ranks differ from each other", "from 2 to 2.5.", ("2 ranks",), None, 2),
+        (
+            (2.0, 2.0001, 2.0),
+            "The loss of rank 1 differs from that of the other 2 ranks",
+            "2.0001, the others 2.",
+            ("rank 1 has 2.0001", "the others have 2"),
+            1,
+            1,
+        ),
+        (
+            (math.nan, math.nan, 2.5, 3.0),
+            "The losses of 4 ranks differ from each other",
+            "from 2.5 to 3.",
+            ("4 ranks",),
+            None,
+            4,
+        ),
+    ],
+    ids=str,
+)
+def test_ranks_whose_losses_differ_are_described_by_their_majority(
+    values: tuple[float, ...], who: str, numbers: str, points: tuple[str, ...], rank: int | None, odd: int
+) -> None:
+    shown = diverged(*values)
+    assert shown.summary == f"{who} since step 100, after 100 equal steps: {numbers}"
+    assert shown.points == ("losses of ranks differ, step 100", *points, "equal for 100 steps before")
+    assert (shown.evidence["rank"], shown.evidence["ranks"], shown.evidence["equal_steps"]) == (rank, odd, 100)
+    assert shown.evidence["usual_low"] == shown.evidence["usual_high"] == (None if rank is None else 2.0)
+    assert ("their GPUs" in shown.next) is (rank is None)
+    assert (shown.subject_rank is None) is (rank is None)

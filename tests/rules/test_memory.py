@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from llmtop.model.snapshot import Alert
 from llmtop.rules.engine import Rules
+from llmtop.rules.memory import MEMORY_GROWTH, MEMORY_PRESSURE, growing_phase, used_pct
 from llmtop.rules.state.memory_trend import BUCKETS, MemoryTrend
+from llmtop.rules.state.rank import RankState
+from tests.support import rule_states
 from tests.support.snapshots import gpu, rank, snapshot
 
 GIB = 1 << 30
@@ -207,3 +212,178 @@ def test_a_process_that_an_out_of_memory_error_ended_leads_to_its_snapshot() -> 
     assert (alert.id, alert.severity) == ("memory_pressure", "critical")
     assert alert.next == "read the snapshot, run: llmtop report '/tmp/a folder/7-oom.memory.pickle'"
     assert alert.evidence["memory_snapshot"] == "/tmp/a folder/7-oom.memory.pickle"
+
+
+# ---- each limit by itself ----
+
+MIB = 1 << 20
+
+
+def _rising(
+    rise: int,
+    *,
+    seconds: float = 10.0,
+    base: int = 0,
+    on: dict[str, Any] | None = None,
+    unused: bool = False,
+    **fields: Any,
+) -> RankState:
+    """A rank whose allocated (or else unused) bytes rise by so many over seven stretches of three samples each."""
+    card = {"mem_total_bytes": 100 * GIB, **on} if on is not None else None
+    state = rule_states.rank_state(on=card)
+    for sample in range(24):
+        held = base + rise * (sample // 3) // 7
+        memory = {"memory_allocated_bytes": held + sample % 3}
+        if unused:
+            memory = {
+                "memory_allocated_bytes": GIB,
+                "memory_reserved_bytes": held + 2 * GIB,
+                "memory_peak_bytes": GIB,
+            }
+        seen = rank(step=10 + 15 * sample, last_step_at=rule_states.NOW, **{**memory, **fields})
+        state.update(seen, rule_states.NOW + seconds * sample)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (_rising(GIB, on={}), True),  # 1 % of 100 GiB
+        (_rising(GIB - 7, on={}), False),
+        (_rising(256 * MIB), True),  # of a GPU of unknown size
+        (_rising(256 * MIB - 7), False),
+        (_rising(256 * MIB, on={"mem_total_bytes": None}), True),
+        (_rising(GIB, on={}, state="stalled"), False),
+        (_rising(GIB, on={}, unused=True), True),
+        (_rising(GIB - 7, on={}, unused=True), False),
+        (_rising(256 * MIB, unused=True), True),
+        # Of 21 s: 2 GiB in them fill 30 GiB in 315 s, and 28 GiB in 294 s.
+        (_rising(2 * GIB, seconds=1.0, base=68 * GIB, on={}), False),
+        (_rising(2 * GIB, seconds=1.0, base=70 * GIB, on={}), True),
+        (_rising(2 * GIB, seconds=1.0), False),
+    ],
+    ids=range(12),
+)
+def test_growth_counts_from_a_percent_of_the_gpu_on(state: RankState, expected: bool) -> None:
+    assert MEMORY_GROWTH.holds(state, False) is expected
+
+
+@pytest.mark.parametrize(
+    ("base", "severity", "until"),
+    [
+        (43 * GIB, "critical", "GPU full in about 9m 48s"),
+        (41 * GIB, "warning", "GPU full in about 10m 09s"),
+        (99 * GIB, "critical", "GPU full in about 0"),
+    ],
+)
+def test_growth_is_critical_if_the_gpu_is_full_in_ten_minutes(base: int, severity: str, until: str) -> None:
+    """It rises by 20 GiB in 210 s: the 56 GiB that are left last for 588 s, 58 GiB for 609 s."""
+    total = 119 * GIB
+    state = _rising(20 * GIB, base=base, on={"mem_total_bytes": total})
+    shown = MEMORY_GROWTH.describe(state)
+    assert shown.severity == severity
+    assert shown.points[0].startswith(until)
+    assert shown.evidence["growth_seconds"] == 210.0
+    assert shown.evidence["growth_steps"] == 315
+    assert shown.evidence["growth_bytes"] == 20 * GIB
+    assert shown.evidence["growth_bytes_per_step"] == pytest.approx(20 * GIB / 315)
+    free = total - base - 20 * GIB - 2
+    assert shown.evidence["seconds_until_full"] == pytest.approx(max(free, 0) / (20 * GIB) * 210.0)
+
+
+def test_growth_is_described_with_its_rate_and_its_phase() -> None:
+    state = _rising(315 * MIB, on={"mem_total_bytes": None}, memory_kept_bytes={"forward": MIB})
+    shown = MEMORY_GROWTH.describe(state)
+    assert (
+        "Pid 100 (GPU 2) allocates 1.00 MiB more GPU memory in each step, now 315 MiB; forward keeps"
+        in shown.summary
+    )
+    assert shown.points == ("+1.00 MiB per step", "forward keeps 1.00 MiB per step", "now 315 MiB")
+    assert (shown.evidence["growing_phase"], shown.evidence["kept_bytes_per_step"]) == ("forward", MIB)
+    assert shown.since == rule_states.NOW
+    assert shown.severity == "warning"
+    assert shown.evidence["mem_total_bytes"] is None
+    bare = MEMORY_GROWTH.describe(_rising(315 * MIB))
+    assert bare.summary.endswith("now 315 MiB; the phase that keeps it is unknown.")
+    assert (bare.evidence["growing_phase"], bare.evidence["kept_bytes_per_step"]) == (None, None)
+
+
+def test_fragmentation_is_described_with_what_the_driver_has_left() -> None:
+    state = _rising(315 * MIB, unused=True, on={"mem_total_bytes": 9 * GIB, "mem_used_bytes": 9 * GIB - 315 * MIB})
+    shown = MEMORY_GROWTH.describe(state)
+    assert "reserves 1.00 MiB more GPU memory in each step that no tensor uses (fragmentation)." in shown.summary
+    assert "It has 2.31 GiB now, beside a peak of 1.00 GiB in tensors; the GPU is full in about" in shown.summary
+    assert shown.evidence["seconds_until_full"] == pytest.approx(210.0)
+    assert shown.points[1:] == ("fragmentation, +1.00 MiB per step", "reserved 2.31 GiB, tensor peak 1.00 GiB")
+    assert shown.since == rule_states.NOW
+
+
+@pytest.mark.parametrize(
+    ("kept", "step_bytes", "phase"),
+    [
+        ({"forward": 75, "loss": 25}, 150.0, "forward"),
+        ({"forward": 74, "loss": 26}, 100.0, None),
+        ({"forward": 75, "loss": 25}, 150.1, None),
+        ({"": 100}, 100.0, ""),
+        ({}, 100.0, None),
+        ({"forward": 100}, None, None),
+        ({"forward": 100}, 0.0, None),
+    ],
+    ids=str,
+)
+def test_a_phase_explains_growth_with_three_quarters_of_what_is_kept_and_half_of_it(
+    kept: dict[str, int], step_bytes: float | None, phase: str | None
+) -> None:
+    assert growing_phase(kept, step_bytes) == phase
+
+
+@pytest.mark.parametrize(
+    ("later", "fields", "expected"),
+    [
+        (60.0, {}, True),
+        (60.1, {}, False),
+        (60.0, {"state": "gone"}, False),
+        (600.0, {"state": "gone", "memory_snapshot": "/tmp/a b.pickle"}, True),
+    ],
+    ids=str,
+)
+def test_memory_is_short_for_a_minute_after_a_retry(later: float, fields: dict[str, Any], expected: bool) -> None:
+    state = rule_states.rank_state(alloc_retries=1, ooms=0)
+    state.update(rank(step=99, alloc_retries=3, ooms=0), rule_states.NOW)
+    state.update(rank(step=99, alloc_retries=3, ooms=0, **fields), rule_states.NOW + later)
+    assert MEMORY_PRESSURE.holds(state, False) is expected
+
+
+@pytest.mark.parametrize(
+    ("on", "held"),
+    [
+        ({"mem_used_bytes": 75 * GIB, "mem_total_bytes": 100 * GIB}, "75.0 % of 100 GiB GPU memory in use"),
+        (
+            {"mem_used_bytes": 75 * GIB, "mem_total_bytes": 100 * GIB, "memory_is_system": True},
+            "75.0 % of 100 GiB system memory in use",
+        ),
+        ({}, "GPU memory is full"),
+        (None, "GPU memory is full"),
+    ],
+)
+def test_retries_are_described_with_the_memory_in_use(on: dict[str, Any] | None, held: str) -> None:
+    state = rule_states.rank_state(on=on, alloc_retries=1, ooms=0, rank=3)
+    state.update(rank(step=99, rank=3, alloc_retries=2, ooms=0), rule_states.NOW)
+    shown = MEMORY_PRESSURE.describe(state)
+    assert shown.points == ("1 allocation failed or retried", held)
+    assert shown.summary.startswith("Rank 3 (pid 100")
+    assert (held in shown.summary) is ("in use" in held)
+    is_known = bool(on)
+    assert shown.evidence["mem_used_pct"] == (75.0 if is_known else None)
+    assert used_pct(state.gpu) == (75.0 if is_known else None)
+
+
+def test_an_out_of_memory_error_leads_to_its_snapshot() -> None:
+    state = rule_states.rank_state(
+        memory_snapshot="/tmp/a b.pickle", memory_peak_bytes=3 * GIB, memory_reserved_bytes=4 * GIB
+    )
+    shown = MEMORY_PRESSURE.describe(state)
+    assert shown.severity == "critical"
+    assert shown.next.endswith("llmtop report '/tmp/a b.pickle'")
+    assert shown.points == ("ended with an out-of-memory error", "peak 3.00 GiB", "reserved 4.00 GiB")
+    assert shown.summary.startswith("Pid 100 ended")

@@ -9,6 +9,9 @@ from msgspec.structs import replace
 
 from llmtop.model.snapshot import Alert, Cause, Host, Phase, Rank, RareSteps, Snapshot, Step
 from llmtop.rules.engine import Rules
+from llmtop.rules.outside import OUTSIDE, advice_for, alike_causes
+from llmtop.rules.state.rank import RankState
+from tests.support.rule_states import rank_state, steps_of
 
 PHASES = (Phase(name="forward", host_seconds=0.05), Phase(name="forward/attention", host_seconds=0.03))
 SLEEP = Cause(what="train.py:57 print(loss.item())", seconds=0.04)
@@ -268,3 +271,224 @@ def test_waiting_for_data_hides_no_larger_part_of_the_step(dataload: float, expe
     phases = (Phase(name="dataload", host_seconds=dataload), Phase(name="forward", host_seconds=0.05 - dataload))
     training = Training(phases=phases, outside_seconds=0.03, outside_causes=(SLEEP,))
     assert {alert.id for alert in training.run(10)} == expected
+
+
+# ---- each limit by itself: steps of ten seconds ----
+
+
+def _state(
+    outside: float = 2.5, phases: dict[str, float] | None = None, count: int = 40, **fields: Any
+) -> RankState:
+    """A rank that is outside of phases for so many seconds of ten, of which one cause takes half."""
+    steps = steps_of(phases or {"forward": 100.0 - 10 * outside}, count=count)
+    cause = Cause(what="train.py:9 work()", seconds=outside / 2)
+    usual = {
+        "outside_seconds": outside,
+        "step_seconds_mean": 10.0,
+        "step_seconds_p50": 10.0,
+        "outside_causes": (cause,),
+        "phases": steps[0].phases,
+    }
+    load = fields.pop("load", None)
+    state = rank_state(*steps, **{**usual, **fields})
+    state.load_per_cpu = load
+    return state
+
+
+def _holds(state: RankState) -> tuple[bool, bool]:
+    return OUTSIDE.holds(state, False), OUTSIDE.holds(state, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (_state(1.0), (True, True)),
+        (_state(0.99), (False, True)),
+        (_state(0.7), (False, True)),
+        (_state(0.69), (False, False)),
+        (_state(count=20), (True, True)),
+        (_state(count=19), (False, False)),
+        (_state(step_seconds_mean=None), (False, False)),
+        (_state(outside_seconds=None), (False, False)),
+        (_state(kind="request", inference=True), (False, False)),
+        (_state(state="stalled"), (False, False)),
+        (_state(phases={"forward": 50.0, "dataload": 25.0}), (True, True)),
+        (_state(phases={"forward": 49.0, "dataload": 26.0}), (False, False)),
+        (_state(outside_work_pct=20.0), (True, True)),  # it waits for a CPU: twice the threshold
+        (_state(outside_work_pct=19.9), (False, True)),
+        (_state(outside_work_pct=14.0), (False, True)),
+        (_state(outside_work_pct=13.9), (False, False)),
+        (_state(1.9, outside_work_pct=30.0), (False, True)),
+        (_state(gpu_busy_pct=95.1, on={"util_pct": 97.0}), (False, True)),
+        (_state(gpu_busy_pct=94.9, on={"util_pct": 97.0}), (True, True)),
+        (_state(gpu_busy_pct=96.1, on={"util_pct": 97.0}), (False, False)),
+        (_state(1.9, outside_causes=()), (False, True)),
+        (_state(2.0, outside_causes=()), (True, True)),
+        (_state(2.0, outside_causes=(), load=4.1), (False, True)),
+        (_state(2.0, outside_causes=(), load=4.0), (True, True)),
+        (_state(2.0, load=4.1), (True, True)),
+        (_state(1.9, outside_causes=(Cause(what="a.py:1 work()", seconds=0.5),)), (True, True)),  # 5 % of the step
+        (_state(1.9, outside_causes=(Cause(what="a.py:1 work()", seconds=0.49),)), (False, True)),
+        (_state(1.9, outside_causes=(Cause(what="a.py:1 work()", seconds=0.47),) * 2), (False, True)),
+        (_state(1.9, outside_causes=(Cause(what="a.py:1 work()", seconds=0.48),) * 2), (True, True)),
+    ],
+    ids=range(29),
+)
+def test_time_in_no_phase_has_the_documented_limits(state: RankState, expected: tuple[bool, bool]) -> None:
+    assert _holds(state) == expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "usual", "expected"),
+    [
+        (360.0, 5.0, (True, True)),  # 10 % of an hour, of 20 %
+        (370.0, 5.0, (False, True)),
+        (9000.0, 9.0, (True, True)),  # no more than the steps are longer than usual
+        (9000.0, 8.9, (False, True)),
+        (9000.0, None, (True, True)),
+        (9000.0, 11.0, (True, True)),
+    ],
+)
+def test_what_rare_long_steps_cost_is_taken_off(
+    lost: float, usual: float | None, expected: tuple[bool, bool]
+) -> None:
+    rare = RareSteps(seconds=50.0, usual_seconds=9.0, seconds_per_hour=lost)
+    assert _holds(_state(2.0, rare=rare, step_seconds_p50=usual)) == expected
+
+
+@pytest.mark.parametrize(("apart", "expected"), [(5.6, True), (6.8, False)])
+def test_steps_that_differ_make_the_share_less_sure(apart: float, expected: bool) -> None:
+    """The mean of eight blocks, by turns so many percent apart, has an error of half of that over sqrt(7)."""
+    blocks = [
+        steps_of({"forward": 88.0 + apart / 2 * (-1) ** (index // 5)}, count=index + 1)[index]
+        for index in range(40)
+    ]
+    state = rank_state(
+        *blocks,
+        outside_seconds=1.23,
+        step_seconds_mean=10.0,
+        outside_causes=(Cause(what="a.py:1 work()", seconds=1.0),),
+        phases=blocks[0].phases,
+    )
+    assert (12.3 - 2 * apart / 2 / 7**0.5 >= 10.0) is expected
+    assert OUTSIDE.holds(state, False) is expected
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ((), []),
+        ((None,), []),
+        ((1,), []),
+        ((2,), ["a"]),
+        ((9, 9), ["a", "b"]),
+        ((9, 1), ["a"]),
+        ((9, 9, 9, 9), ["a", "b", "c"]),
+        ((9, None, 9), ["a", "c"]),
+        ((40, 25), ["a", "b"]),  # 40 of 65: the lower bound is 0.494
+        ((40, 24), ["a"]),
+    ],
+    ids=str,
+)
+def test_causes_that_samples_do_not_separate_are_alike(
+    samples: tuple[int | None, ...], expected: list[str]
+) -> None:
+    """Wilson's lower bound of the first one's share of both must be above a half."""
+    causes = tuple(
+        Cause(what=name, seconds=1.0, samples=count) for name, count in zip("abcd", samples, strict=False)
+    )
+    assert [one.what for one in alike_causes(_state(outside_causes=causes))] == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "samples", "expected"), [(0.25, 3, True), (0.24, 3, False), (0.24, 4, True), (0.25, 1, False)]
+)
+def test_three_samples_name_no_cause_of_less_than_a_quarter(seconds: float, samples: int, expected: bool) -> None:
+    cause = Cause(what="a", seconds=seconds, samples=samples)
+    assert bool(alike_causes(_state(1.0, outside_causes=(cause,)))) is expected
+
+
+@pytest.mark.parametrize(
+    ("causes", "listed", "points"),
+    [
+        ((), "phases.", ()),
+        ((("a()", 2.0, None),), "phases: 2.00 s in a().", ("2.00 s in a()",)),
+        (
+            (("a()", 2.0, None), ("b()", 1.0, None)),
+            "2.00 s in a() and 1.00 s in b().",
+            ("2.00 s in a()", "1.00 s in b()"),
+        ),
+        ((("a()", 2.0, None), ("b()", 0.9, None)), "phases: 2.00 s in a().", ("2.00 s in a()",)),
+        (
+            (("a()", 2.0, None), ("b()", 1.0, None), ("c()", 1.0, None)),
+            "and 1.00 s in b().",
+            ("2.00 s in a()", "1.00 s in b()"),
+        ),
+        (
+            (("a()", 1.5, 9), ("b()", 1.2, 8)),
+            "2.70 s in a() (9 samples) and b() (8 samples).",
+            ("1.50 s in a()", "1.20 s in b()"),
+        ),
+        (
+            (("a()", 2.0, 30), ("b()", 1.0, 9)),
+            "2.00 s in a() and 1.00 s in b().",
+            ("2.00 s in a()", "1.00 s in b()"),
+        ),
+        ((("a()", 2.0, 30), ("b()", 1.0, 1)), "phases: 2.00 s in a().", ("2.00 s in a()",)),
+        (
+            (("a()", 2.0, 30), ("b()", 1.0, 2)),
+            "2.00 s in a() and 1.00 s in b().",
+            ("2.00 s in a()", "1.00 s in b()"),
+        ),
+    ],
+    ids=str,
+)
+def test_causes_of_a_quarter_are_named_with_their_time(
+    causes: tuple[tuple[str, float, int | None], ...], listed: str, points: tuple[str, ...]
+) -> None:
+    made = tuple(Cause(what=what, seconds=seconds, samples=samples) for what, seconds, samples in causes)
+    state = _state(4.0, outside_causes=made, rank=3, window_seconds=15.0)
+    shown = OUTSIDE.describe(state)
+    assert shown.summary.startswith("Rank 3 (pid 100): 40 % of each step (4.00 s) is spent outside all phases")
+    assert shown.summary.endswith(listed)
+    assert shown.points == ("40 % of each step is untimed", *points)
+    named = [shown.evidence.get(f"cause_{place}") for place in (1, 2)]
+    assert [one for one in named if one] == [point.partition(" in ")[2] for point in points]
+    assert (shown.evidence["step_seconds"], shown.evidence["window_seconds"]) == (10.0, 15.0)
+    if points:
+        assert shown.evidence["cause_1_seconds"] == made[0].seconds
+
+
+@pytest.mark.parametrize(
+    ("causes", "advice"),
+    [
+        ((("a.py:1 print(x)", 9), ("a.py:2 logger.info(x)", 8)), "log every 50 steps"),
+        (
+            (("a.py:1 print(x)", 9), ("a.py:2 save(x)", 8)),
+            "press s for the Python stacks of pid 100, or run: py-spy",
+        ),
+        ((("a.py:1 print(x)", 30), ("a.py:2 save(x)", 9)), "log every 50 steps"),
+    ],
+    ids=str,
+)
+def test_causes_that_may_each_be_the_largest_need_the_same_advice(
+    causes: tuple[tuple[str, int], ...], advice: str
+) -> None:
+    made = tuple(Cause(what=what, seconds=1.5, samples=samples) for what, samples in causes)
+    assert OUTSIDE.describe(_state(4.0, outside_causes=made)).next.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("what", "is_timed", "advice"),
+    [
+        ("train.py:3 for batch in loader:", False, "wrap the data loader"),
+        ("train.py:3 for batch in loader:", True, "if this code prepares the batch"),
+        ("train.py:3-9 for batch in loader:", False, "press s for the Python stack"),
+        ("log(.py:3 work()", False, "press s for the Python stack"),
+        ("garbage collection", False, "call gc.freeze()"),
+        ("train.py:3 print(loss)", True, "log every 50 steps"),
+    ],
+)
+def test_advice_follows_the_line_and_not_its_place(what: str, is_timed: bool, advice: str) -> None:
+    phases = {"dataload": 10.0} if is_timed else {"forward": 10.0}
+    assert advice_for(_state(phases=phases), what).startswith(advice)
