@@ -20,8 +20,8 @@ NAMES = {
     """,
     Strength.UNKNOWN: """
         lr learning-rate model value string 123 2 - _ __ password_file token_count api_key_name
-        passwords_list max_tokens tokens pad_token eos-token num_tokens next_tokens cpu_pin pin_to pin-to-cpu to_pin
-        bypass compass maxtokens embedding_dim key_dim secret_prefix token_type string_value
+        passwords_list max_tokens tokens pad_token eos-token num_tokens next_tokens cpu_pin pin_to pin-to-cpu
+        to_pin bypass compass maxtokens embedding_dim key_dim secret_prefix token_type string_value
     """,
     Strength.HASH: """
         commit --commit commits revision --revision rev sha sha256 md5 --sha256 git.commit id run_id run-ids uuid

@@ -269,7 +269,7 @@ class Step:
             if r.node is not r.root:
                 r.give_up_open()
             if r.watch is not None:
-                pass
+                r.watch.begin_step()
             now = perf_counter_ns()
             r.begun = r.pending if r.pending < now else now
             # Nothing within the step can begin earlier.
