@@ -77,7 +77,7 @@ class Track:
             cell = self.times.setdefault(path, [0, 0])
         cell[0] += ns
         cell[1] += 1
-        if self.step is None and (self.pending is not None or begun < self.pending):
+        if self.step is None and (self.pending is None or begun < self.pending):
             self.pending = begun
 
 
