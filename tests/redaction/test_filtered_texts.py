@@ -57,6 +57,8 @@ TEXTS = [
     ("password: see", "password: ***"),
     ("password: see2 the wiki", "password: *** the wiki"),
     ("password = see the wiki", "password = *** the wiki"),
+    (f"password: {'a' * 78} b", f"password: {'a' * 78} b"),  # the first 80 characters are judged
+    (f"password: {'a' * 79} b", "password: *** b"),
     # Operators that stand between other things too.
     ('password -> "ab12cd34"', 'password -> "***"'),
     ('password -> "abcdefgh"', 'password -> "abcdefgh"'),
