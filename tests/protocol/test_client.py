@@ -222,6 +222,16 @@ def test_only_a_process_of_the_right_user_is_answered(
                 Connection.open(path, timeout_s=20, owner=expected)
 
 
+def test_only_the_connection_stays_open_where_an_owner_is_meant(short_folder: Path) -> None:
+    path = short_folder / f"{os.getpid()}-00000000.sock"
+    with _listening(path, HELLO):
+        with Connection.open(path, timeout_s=20, owner=os.geteuid()) as connection:
+            opened = [Path(os.path.realpath(f"/proc/self/fd/{one}")) for one in os.listdir("/proc/self/fd")]
+            assert connection.fileno() > 0
+        assert path not in opened
+        assert short_folder not in opened
+
+
 @pytest.mark.parametrize("owner", [None, "own"])
 def test_a_socket_that_is_missing_or_unheard_means_that_the_training_has_ended(
     owner: str | None, short_folder: Path

@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from llmtop.protocol.tcp_store import StoreError, TcpStore
+from llmtop.protocol.tcp_store import FIRST_TORCH, StoreError, TcpStore
 from tests.support.processes import environment
 
 SERVER = """
@@ -143,6 +144,7 @@ KEY = b"\x04\0\0\0\0\0\0\0/key"
 CHECK, SET, COMPARE_SET, GET, ADD, DELETE = (bytes([number]) for number in (5, 1, 2, 3, 4, 8))
 """`QueryType` of torch/csrc/distributed/c10d/TCPStoreBackend.hpp."""
 ONE = struct.pack("<Q", 1)
+_CLUSTER = Path(__file__).parents[2] / "docs" / "cluster.md"
 Pair = tuple[TcpStore, socket.socket]
 
 
@@ -183,6 +185,10 @@ def test_each_request_has_the_bytes_of_torch(
     received = theirs.recv(1 << 16)
     assert received[: len(asked)] == asked
     assert received[len(asked) :].startswith(SET + KEY.replace(b"/key", b"/end") + b"\0" * 8 + CHECK)
+
+
+def test_the_first_version_of_torch_is_the_documented_one() -> None:
+    assert f"(torch before {FIRST_TORCH[0]}.{FIRST_TORCH[1]}, " in _CLUSTER.read_text()
 
 
 @pytest.mark.parametrize("said", [2, 255])

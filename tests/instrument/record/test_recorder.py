@@ -460,3 +460,22 @@ def test_a_kind_that_is_none_is_a_step(rig: Rig) -> None:
     assert rig.rows == [(0, 0, 5, -1)]
     assert rig.recorder.facts.kind == "step"
     assert rig.recorder.tracks is None
+
+
+def test_a_first_request_makes_the_process_one_that_answers_requests(rig: Rig) -> None:
+    rig.recorder.attach()
+    rig.begin_step(0, kind="request")
+    assert rig.recorder.tracks is not None
+    assert (rig.recorder.facts.kind, rig.recorder.facts.kind_since) == ("request", 0)
+
+
+def test_a_request_after_steps_is_of_another_kind(rig: Rig) -> None:
+    rig.begin_step(0)
+    rig.end_step(5)
+    assert rig.recorder.tracks is None
+    rig.begin_step(10, kind="request")
+    rig.end_step(20)
+    assert rig.recorder.tracks is not None
+    assert rig.recorder.facts.kind == "step"
+    assert rig.rows == [(0, 0, 5, -1)]
+    assert rig.left_out == {"steps of another kind than 'step'": 1}
