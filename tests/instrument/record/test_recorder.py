@@ -393,6 +393,22 @@ def test_periodic_work_is_done_after_as_many_steps_as_it_asks_for(rig: Rig) -> N
     assert done == [(0, 5), (3, 35), (6, 65)]
 
 
+def test_a_hook_makes_no_periodic_work_due(rig: Rig) -> None:
+    done: list[int] = []
+
+    def periodic(index: int, _now: int) -> int:
+        done.append(index)
+        return 3
+
+    rig.recorder.attach()
+    rig.recorder.run_periodic = periodic
+    rig.recorder.boundary_hook = lambda _: None
+    for number in range(8):
+        rig.begin_step(10 * number)
+        rig.end_step(10 * number + 5)
+    assert done == [0, 3, 6]
+
+
 @pytest.mark.parametrize("hook", ["boundary_hook", "op_ranges"])
 def test_a_hook_is_called_after_each_step(hook: str, rig: Rig) -> None:
     called: list[int] = []
