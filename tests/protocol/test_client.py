@@ -155,6 +155,14 @@ def test_what_ended_processes_left_unfinished_is_removed_and_nothing_else(short_
     assert {path.name for path in short_folder.iterdir()} == kept
 
 
+def test_nothing_is_removed_from_a_folder_that_others_can_write(short_folder: Path) -> None:
+    (short_folder / f"{ENDED}-00000000.told").touch()
+    short_folder.chmod(0o777)
+    with pytest.raises(NotPossibleHere, match="is writable by others"):
+        client.remove_unfinished(short_folder)
+    assert [path.name for path in short_folder.iterdir()] == [f"{ENDED}-00000000.told"]
+
+
 def test_the_first_frame_is_the_greeting_and_the_answer_asks_for_the_history(short_folder: Path) -> None:
     path = short_folder / f"{os.getpid()}-00000000.sock"
     with _listening(path, HELLO + STEPS + ALIVE) as received:
