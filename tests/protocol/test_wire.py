@@ -184,3 +184,101 @@ def test_a_frame_of_the_largest_size_is_read_and_a_larger_one_refused(length: in
     else:
         with pytest.raises(UnusableInput, match="a message of 9 bytes was announced, over the limit of 8"):
             framer.feed(frame)
+
+
+@pytest.mark.parametrize(
+    ("whole", "begun", "is_read"), [(2, b"", True), (2, b"\1\0\0", True), (2, b"\1\0\0\0", False), (3, b"", False)]
+)
+def test_no_more_frames_than_the_limit_may_come_at_once(whole: int, begun: bytes, is_read: bool) -> None:
+    framer = wire.Framer(most=2)
+    data = _frame(b"x") * whole + begun
+    if is_read:
+        assert framer.feed(data) == [b"x"] * whole
+        assert framer.feed(_frame(b"x")[len(begun) :] + _frame(b"y")) == [b"x", b"y"]
+    else:
+        with pytest.raises(UnusableInput, match="sent more than 2 messages at once"):
+            framer.feed(data)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_frames_are_the_same_in_pieces_of_any_size(size: int) -> None:
+    bodies = [b"", b"a", b"bc" * 9, b"", b"d" * 300]
+    stream = b"".join(map(_frame, bodies))
+    framer = wire.Framer(most=1000)
+    found = [body for at in range(0, len(stream), size) for body in framer.feed(stream[at : at + size])]
+    assert found == bodies
+
+
+MIB = 1024 * 1024
+"""The largest frame of version 1."""
+
+
+def test_the_largest_body_of_a_frame_is_one_mebibyte() -> None:
+    assert wire.add_length(b"x" * MIB) == b"\x00\x00\x10\x00" + b"x" * MIB
+    with pytest.raises(UnusableInput, match="a message has 1,048,577 bytes, over the limit of 1,048,576"):
+        wire.add_length(b"x" * (MIB + 1))
+    assert wire.Framer().feed(_frame(b"x" * MIB)) == [b"x" * MIB]
+    with pytest.raises(UnusableInput, match="a message of 1,048,577 bytes was announced"):
+        wire.Framer().feed((MIB + 1).to_bytes(4, "little"))
+
+
+def test_a_message_is_a_frame_of_msgpack() -> None:
+    assert wire.encode(wire.CaptureCancel(id="a")) == b"\x1a\0\0\0\x82\xa4type\xaecapture_cancel\xa2id\xa1a"
+
+
+def test_the_name_of_a_printed_message_has_eight_hexadecimal_digits_that_differ() -> None:
+    names = {wire.message_printed_name(4711) for _ in range(20)}
+    assert len(names) == 20
+    for name in names:
+        pid, _, rest = name.partition("-")
+        token, _, ending = rest.partition(".")
+        assert (pid, len(token), set(token) <= set("0123456789abcdef"), ending) == ("4711", 8, True, "told")
+        match = wire.MESSAGE_PRINTED_NAME.match(name)
+        assert match is not None
+        assert match["pid"] == "4711"
+
+
+@pytest.mark.parametrize(
+    ("body", "opening"),
+    [
+        (HELLO, ("hello", 1, "")),
+        (b"\x81\xa4type\xa1x", ("x", 0, "")),
+        (b"\x83\xa4type\xa4wave\xa8protocol\x07\xa7version\xa39.1", ("wave", 7, "9.1")),
+    ],
+)
+def test_the_opening_of_any_message_is_read(body: bytes, opening: tuple[str, int, str]) -> None:
+    assert wire.message_opening(body) == opening
+    assert wire.message_opening(memoryview(body)) == opening
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_known"), [("hello", True), ("refused", True), ("enough_stacks", True), ("wave", False)]
+)
+def test_types_of_both_directions_are_known(kind: str, is_known: bool) -> None:
+    assert wire.is_known(kind) is is_known
+
+
+@pytest.mark.parametrize(
+    ("body", "is_newer"),
+    [(NEWER, True), (DAMAGED, False), (b"\xc1", False), (b"", False), (b"\x80", False), (b"\x07", False)],
+)
+def test_only_a_whole_message_of_an_unknown_type_is_newer(body: bytes, is_newer: bool) -> None:
+    assert wire.is_newer_type(body) is is_newer
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", NEWER, DAMAGED, HELLO[:-1]])
+def test_what_is_no_message_raises_an_error_of_decoding(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        wire.decode_from_training(body)
+    with pytest.raises(msgspec.DecodeError):
+        wire.decode_from_monitor(body)
+
+
+def test_each_side_reads_the_messages_of_the_other_only() -> None:
+    asked = wire.decode_from_monitor(b"\x81\xa4type\xa9subscribe")
+    assert isinstance(asked, wire.Subscribe)
+    assert (asked.protocol, asked.version, asked.history, asked.every_ms) == (1, "", 512, 0)
+    with pytest.raises(msgspec.DecodeError):
+        wire.decode_from_monitor(HELLO)
+    with pytest.raises(msgspec.DecodeError):
+        wire.decode_from_training(b"\x81\xa4type\xa9subscribe")
