@@ -24,7 +24,7 @@ WORK_AGAIN = _phase("work/part", (300, 400), (500, 700), (1300, 1400))
 
 
 def _tables() -> Tables:
-    """Two steps, from 0 to 1000 and to 2000. Each launches a kernel of 300 ns in `work`, of 50 in `load`, and of 20
+    """Two steps, from 0 to 1000 and to 2000. Each launches a kernel of 300 ns in `work`, of 50 in `load`, of 20
     in no phase; a third step begins after them."""
     made = Tables()
     number = 0
@@ -93,7 +93,7 @@ def test_what_lies_outside_of_the_steps_counts_for_nothing() -> None:
 
 
 def test_phases_are_in_order_of_their_median_place_in_a_step() -> None:
-    """Places are shares of the step: 0.5, 0.5 and 0.1 have the median 0.5, behind 0.4; the first of a step counts."""
+    """Places 0.5, 0.5 and 0.1 of a step have the median 0.5, behind 0.4; the first one in a step counts."""
     often = _phase("often", (500, 510), (1500, 1510), (1600, 1610), (2100, 2110))
     early = _phase("early", (400, 410), (1400, 1410), (2400, 2410))
     rows = phase_times(steps_at(0, 1000, 2000, 3000), [often, early], [])
