@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
 from llmtop.analysis.steps.device_timeline import DeviceTimeline, device_timelines
 from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.trace import model
 
 PID = 100
+STEP_NS = 1_000_000
+"""Length of the steps of `losing_timeline`."""
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 class Tables:
@@ -74,3 +79,37 @@ def only_timeline(trace: model.Trace, steps: ProcessSteps) -> DeviceTimeline:
     """Return the timeline of a trace that has one process and one device."""
     (timeline,) = device_timelines(trace, {steps.process: steps})
     return timeline
+
+
+def losing_timeline(lost: int = 0, *, exposed: int = 0, copied: int = 0) -> DeviceTimeline:
+    """Three steps of 1 ms, each of twelve kernels, at whose end the device is idle for `lost` ns; before that so
+    many ns of exposed NCCL, and of copies alone."""
+    made = Tables()
+    number = 0
+    for step in range(4):
+        at = step * STEP_NS
+        end = at + STEP_NS - lost
+        edges = np.linspace(at, end - exposed - copied, 13).astype(int).tolist() if step < 3 else [at, at + 1]
+        for low, high in pairwise(edges):
+            made.call("cudaLaunchKernel", at, at + 1, correlation=number)
+            made.op(low, high, correlation=number)
+            number += 1
+        if step < 3 and exposed:
+            made.op(end - exposed - copied, end - copied, REDUCE)
+        if step < 3 and copied:
+            copy = {"kind": model.MEMCPY, "direction": model.HOST_TO_DEVICE, "target_memory": model.DEVICE}
+            made.op(end - copied, end, "", **copy)
+    found = only_timeline(made.trace(), steps_at(0, STEP_NS, 2 * STEP_NS, 3 * STEP_NS))
+    assert found.counted == 3
+    return found
+
+
+def gaps_of(timeline: DeviceTimeline, **causes: float) -> Gaps:
+    """All idle time in these parts; the rest is `unknown`."""
+    idle = timeline.idle
+    by_cause = {cause: np.zeros(len(idle), dtype=np.int64) for cause in CAUSES}
+    for cause, part in causes.items():
+        by_cause[cause] = (idle.lengths * part).astype(np.int64)
+    known = np.sum([ns for cause, ns in by_cause.items() if cause != "unknown"], axis=0)
+    by_cause["unknown"] = idle.lengths - known
+    return Gaps(idle, by_cause, np.full(len(idle), -1))
