@@ -211,7 +211,7 @@ def test_pids_beyond_four_are_not_named() -> None:
             made.op(0, 10, process=pid)
             later.op(20, 30, process=pid)
         notes: list[str] = []
-        own = {pid: 0 for pid in range(1, count + 1)}
+        own = dict.fromkeys(range(1, count + 1), 0)
         without_unrecorded_time([made.trace(), later.trace()], [0, 0], [own, own], notes)
         assert notes[0].startswith(f"pid {shown}2 files")
 
