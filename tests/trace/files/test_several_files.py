@@ -240,8 +240,8 @@ def test_files_are_on_one_time_line_from_the_earliest_origin() -> None:
     two.op(30, 35, "a", process=6)
     two.range("open", 40, int(model.OPEN), process=6)
     metric = model.SampledMetric(0, "sm_active", 5, 1.0, np.array([1.0]))
-    first = one.trace(origin_unix_ns=1000, notes=["n"], process_names={5: "x"})
-    second = two.trace(origin_unix_ns=900, metrics=[metric], ranks=[model.TracedRank(6, 1, 2)], gpus={0: GPU})
+    first = one.trace(origin_unix_ns=1000, notes=["n"], process_names={5: "x", 98: "y"})
+    second = two.trace(origin_unix_ns=900, metrics=[metric], ranks=RANKS, gpus={0: GPU})
     first.source, second.source = "one.json", "two.json"
     found = merge([first, second], "both")
     assert (found.source, found.engine, found.origin_unix_ns) == ("both", "kineto", 900)
@@ -255,12 +255,14 @@ def test_files_are_on_one_time_line_from_the_earliest_origin() -> None:
     assert found.metrics[0].start == 5
     assert found.file_of == {5: 0, 6: 1}
     assert found.gpu_of == {(6, 0): GPU}
-    assert found.ranks == [model.TracedRank(6, 1, 2)]
-    assert (found.notes, found.process_names) == (["one.json: n"], {5: "x"})
+    assert found.ranks == RANKS
+    assert (found.notes, found.process_names) == (["one.json: n"], {5: "x", 98: "y"})
     assert merge([first], "alone").source == "alone"
 
 
 GPU = model.TracedGpu(0, "GPU")
+RANKS = [model.TracedRank(6, 1, 2), model.TracedRank(97, 0, 2)]
+"""The second one is of a process without events."""
 
 
 def test_without_an_origin_times_stay_as_they_are() -> None:
