@@ -229,6 +229,12 @@ def test_a_step_at_one_and_a_half_times_the_median_is_no_outlier() -> None:
     assert report.steps.outliers == ()
 
 
+def test_a_hundred_outliers_are_listed() -> None:
+    lengths = [1.0, 1.0, 2.0] * 105 + [1.0]
+    report = _report({"ranks": (_rank(new_steps=_steps(lengths)),)})
+    assert report.steps.outliers == tuple(range(2, 2 + 3 * 100, 3))
+
+
 @pytest.mark.parametrize("seconds", [1e9, -1.0, float("nan")])
 def test_a_step_of_no_length_that_can_be_is_left_out(seconds: float) -> None:
     odd = Step(index=9, started_at=500.0, seconds=seconds, interval_seconds=1.0, phases=(), warmup=False)
