@@ -251,6 +251,22 @@ def test_sampled_functions_are_those_of_idle_time_first() -> None:
     assert {(one.pid, one.kind) for one in found} == {(PID, "Python")}
 
 
+def test_samples_of_a_process_without_device_work_are_those_of_its_threads_with_ranges() -> None:
+    made = Tables()
+    made.range("step", 0, 10, thread=8)
+    made.range("step", 0, 10, process=9, thread=PID)
+    trace = _with_samples(made, (1, "a", "x"), (2, "a", "x"))
+    mixed = [trace.samples.start, np.array([PID, 8])]
+    columns = {key: getattr(trace.samples, key) for key in ("end", "process", "kind", "name", "caller")}
+    trace.samples = model.build(model.StackSamples, columns | {"start": mixed[0], "thread": mixed[1]})
+    (found,) = sampled_functions(trace, [], [])
+    assert (found.samples, found.share_pct) == (1, 100.0)
+    assert (found.idle_samples, found.idle_pct, found.call_samples) == (None, None, None)
+    trace.samples = model.build(model.StackSamples, columns | {"start": mixed[0], "thread": [PID, PID]})
+    (found,) = sampled_functions(trace, [], [])
+    assert found.samples == 2, "all of them, where no such thread has any"
+
+
 def _off(timeline_of: Tables, *rows: tuple[int, int, int, int]) -> DeviceTimeline:
     """Stretches off the CPU as (thread, start, end, why)."""
     trace = timeline_of.trace()
