@@ -11,6 +11,7 @@ import pytest
 
 from llmtop.trace import model
 from llmtop.trace.files.open import open_trace
+from llmtop.trace.nsys.database import NEVER
 from tests.support.traces import MAIN, Capture, write_sqlite
 
 PROCESS = MAIN << 24
@@ -258,3 +259,38 @@ def test_allocations_count_up_and_releases_down(
     assert found.memory.tolist() == [memory, model.MEMORY_UNKNOWN]
     assert found.thread.tolist() == [43, 0]
     assert (found.level.tolist(), found.reserved.tolist()) == ([-1, -1],) * 2
+
+
+def test_columns_that_are_not_needed_may_be_missing(tmp_path: Path) -> None:
+    """Allocations need a time, a size and their kind; switches a time, a thread and their direction."""
+    trace = _opened(
+        tmp_path,
+        "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER, bytes INTEGER, memoryOperationType INTEGER)",
+        ("CUDA_GPU_MEMORY_USAGE_EVENTS", [(5_000, 64, 1)]),
+        "CREATE TABLE SCHED_EVENTS (start INTEGER, globalTid INTEGER, isSchedIn INTEGER)",
+        ("SCHED_EVENTS", [(6_000, PROCESS + MAIN, 0), (7_000, PROCESS + MAIN, 1)]),
+        "CREATE TABLE COMPOSITE_EVENTS (id INTEGER, start INTEGER, globalTid INTEGER)",
+        ("COMPOSITE_EVENTS", [(1, 6_500, PROCESS + MAIN)]),
+    )
+    assert trace.memory.bytes.tolist() == [-64]
+    assert (trace.off_cpu.start.tolist(), trace.off_cpu.end.tolist()) == ([6_000], [7_000])
+    assert trace.samples.start.tolist() == [6_500]
+    assert trace.samples.kind.tolist() == [model.CPU_SAMPLE]
+
+
+@pytest.mark.parametrize("table", ["CUDA_GPU_MEMORY_USAGE_EVENTS", "SCHED_EVENTS", "COMPOSITE_EVENTS"])
+def test_a_table_without_what_is_needed_is_passed_over(tmp_path: Path, table: str) -> None:
+    trace = _opened(
+        tmp_path, f"CREATE TABLE {table} (start INTEGER, globalTid INTEGER)", (table, [(6_000, PROCESS + MAIN)])
+    )
+    assert [len(one) for one in (trace.memory, trace.off_cpu, trace.samples)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("size", "kept"), [((1 << 62) - 1, True), (1 << 62, False), (-(1 << 62), True), (-(1 << 62) - 1, False)]
+)
+def test_a_number_beyond_62_bits_is_none(tmp_path: Path, size: int, kept: bool) -> None:
+    row = (1000, 2000, 0, 7, 1, PROCESS, size, 1, 0, 2)
+    trace = _opened(tmp_path, ("CUPTI_ACTIVITY_KIND_MEMCPY", [row]))
+    copy = trace.ops.select(trace.ops.kind == model.MEMCPY)
+    assert copy.bytes.tolist() == [size if kept else NEVER]
