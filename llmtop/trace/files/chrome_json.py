@@ -40,8 +40,8 @@ _TRIES = 2
 """How many places, from the end of the file backwards, are tried as the end of the events before the last piece is
 read event by event."""
 
-_BARE = b"{"
-"""Stands for the header of a file that is nothing but a list of events."""
+_BARE = b"{}"
+"""Stands for the header of a file that is nothing but a list of events; no object begins like this."""
 
 
 class EventStream(Protocol):

@@ -86,3 +86,13 @@ def test_spans_that_cross_give_one_that_holds_the_instant(spans: list[tuple[int,
         if place >= 0:
             row = nesting.rows[place]
             assert table.start[row] <= instant < table.end[row]
+
+
+def test_neighbouring_processes_and_threads_have_their_own_spans() -> None:
+    owners = [(1, 1), (1, 2), (2, 2), (3, 2), (3, 4)]
+    process, thread = np.array(owners).T
+    start = 10 * np.arange(len(owners))
+    nesting = Nesting(_Table(start, np.full(len(owners), 100), process, thread), np.arange(len(owners)))
+    at = nesting.innermost(process[::-1].copy(), thread[::-1].copy(), np.full(len(owners), 50))
+    assert nesting.rows[at].tolist() == [4, 3, 2, 1, 0]
+    assert nesting.innermost(np.array([2]), np.array([4]), np.array([50])).tolist() == [-1]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.load_report import load_report, load_reports
+from llmtop.errors import UnusableInput
 from llmtop.system import inputs
 from llmtop.trace.files import file_kind
 from llmtop.trace.files.file_kind import examine
@@ -56,3 +57,54 @@ def test_packed_or_not_a_file_is_what_is_in_it(tmp_path: Path) -> None:
         packed.write_bytes(gzip.compress(data))
         assert examine(plain).kind == examine(packed).kind
         assert (examine(plain).packed, examine(packed).packed) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "kind"),
+    [
+        ("a", b"SQLite format 3\0", "nsys-sqlite"),
+        ("a", b"NVIDIA Tegra Profiler Report v1", "nsys-report"),
+        ("a.nsys-rep", b"anything", "nsys-report"),
+        ("a", b" [1]", "chrome-json"),
+        ("a", b'{"x": 1, "traceEvents": []}', "chrome-json"),
+        ("a", b'broken, {"ph": "X"', "chrome-json"),
+        ("a", b'{"$schema": "https://www.speedscope.app/file-format-schema.json"}', "stacks"),
+        ("a", b' {"x": 1}', "json"),
+        ("a", b"main (a.py:1);work (a.py:2) 42\n", "stacks"),
+        ("a", b"main (a.py:1) 42", "stacks"),
+        ("a", b'process 7:"python"\nx', "stacks"),
+        ("a", b"\x80\x04\x95", "memory-snapshot"),
+        ("a", b"\x80\x02", "memory-snapshot"),
+    ],
+)
+def test_a_file_s_kind_is_in_its_head(tmp_path: Path, name: str, head: bytes, kind: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(head)
+    assert examine(path).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "words"),
+    [
+        ("a", b"", "is empty"),
+        ("a", b"\x1f\x8bx", "begins like a gzip file but cannot be unpacked"),
+        ("a", b"NVR\0", "llmtop kernel"),
+        ("a.ncu-rep", b"x", "llmtop kernel"),
+        ("a.qdstrm", b"x", "nsys import"),
+        ("a", b"main 42 x", "is neither a capture"),
+        ("a", b"main 42", "is neither a capture"),
+        ("a", b"a;b x", "is neither a capture"),
+        ("a", b"\x80\x06", "is neither a capture"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_with_a_reason(
+    tmp_path: Path, name: str, head: bytes, words: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(head)
+    with pytest.raises(UnusableInput, match=words):
+        examine(path)
+
+
+def test_a_folder_is_one(tmp_path: Path) -> None:
+    assert examine(tmp_path).kind == "folder"

@@ -146,3 +146,19 @@ def test_damage_is_left_to_sqlite_or_read_as_sqlite_reads_it(tmp_path: Path) -> 
             assert found == _by_sqlite(path), turn
         path.unlink()
     assert read > 20, "a number that became another one is no damage that can be seen"
+
+
+def test_numbers_of_rows_are_read_up_to_eight_bytes(tmp_path: Path) -> None:
+    """A varint has seven bits in each of its first eight bytes (https://sqlite.org/fileformat2.html, 1.6)."""
+    columns = "a INTEGER PRIMARY KEY, x, b, c"
+    edges = [one for bits in range(7, 57, 7) for one in ((1 << bits) - 1, 1 << bits)][:-1]
+    rows: list[tuple[object, ...]] = [(number, None, place, 2) for place, number in enumerate(edges)]
+    path = _made(tmp_path / "x.sqlite", rows, columns=columns)
+    assert _by_pages(path)[0] == _by_sqlite(path)[0] == edges
+
+
+@pytest.mark.parametrize("number", [1 << 56, (1 << 63) - 1, -1])
+def test_a_row_whose_number_has_nine_bytes_is_left_to_sqlite(tmp_path: Path, number: int) -> None:
+    path = _made(tmp_path / "x.sqlite", [(number, None, 1, 2)], columns="a INTEGER PRIMARY KEY, x, b, c")
+    with pytest.raises(UnsupportedTable):
+        _by_pages(path)
