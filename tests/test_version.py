@@ -26,5 +26,5 @@ def test_no_other_file_writes_it_and_the_wheel_reads_this_one() -> None:
 def test_the_package_and_the_command_tell_it() -> None:
     assert llmtop.__version__ == __version__
     command = [sys.executable, "-m", "llmtop", "--version"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240).stdout
     assert __version__ in said

@@ -30,7 +30,7 @@ def _stats(path: Path, report: str) -> list[dict[str, str]]:
     nsys = find_nsys()
     assert nsys is not None
     command = [nsys, "stats", "-r", report, "--format", "csv", "--force-export=false", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     lines = done.stdout.splitlines()
     header = next(i for i, line in enumerate(lines) if line.startswith(("Time (%)", "Total (MB)")))
     return list(csv.DictReader(io.StringIO("\n".join(lines[header:]))))

@@ -23,7 +23,7 @@ def _metrics(folder: Path) -> dict[str, Any]:
 
 
 def test_each_run_is_measured_after_its_warm_up_ended_and_kept(bench: Bench, tmp_path: Path) -> None:
-    out, err = (done := bench(["--steps", "30", "--runs", "2", "--json"])).communicate(timeout=100)
+    out, err = (done := bench(["--steps", "30", "--runs", "2", "--json"])).communicate(timeout=240)
     assert done.returncode == 0, err
     found = _metrics(tmp_path / "a")
     assert json.loads(out) == found
@@ -65,7 +65,7 @@ def test_each_run_is_measured_after_its_warm_up_ended_and_kept(bench: Bench, tmp
 def test_a_command_that_ends_before_its_window_fails_the_bench(
     bench: Bench, tmp_path: Path, steps: int, ends: str, said: str, ended: str
 ) -> None:
-    _, err = (done := bench(["--steps", "40", "--runs", "2"], steps, ends)).communicate(timeout=100)
+    _, err = (done := bench(["--steps", "40", "--runs", "2"], steps, ends)).communicate(timeout=240)
     assert done.returncode == 3, err
     assert said in err
     found = _metrics(tmp_path / "a")
@@ -75,7 +75,7 @@ def test_a_command_that_ends_before_its_window_fails_the_bench(
 
 @pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 def test_a_command_that_never_steps_is_told_and_why(bench: Bench, tmp_path: Path) -> None:
-    _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", "print(1)"])).communicate(timeout=100)
+    _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", "print(1)"])).communicate(timeout=240)
     assert done.returncode == 3
     assert "not one whole step was seen: nothing of it attached" in err
     assert _metrics(tmp_path / "a")["runs"][0]["window"] is None
@@ -83,7 +83,7 @@ def test_a_command_that_never_steps_is_told_and_why(bench: Bench, tmp_path: Path
 
 def test_a_crash_before_the_first_step_is_told_with_its_last_line(bench: Bench, tmp_path: Path) -> None:
     program = "import os, sys; print('out'); os.write(2, b'no weights here: m.pt\\n'); sys.exit(5)"
-    _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", program])).communicate(timeout=100)
+    _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", program])).communicate(timeout=240)
     assert done.returncode == 3
     said = (
         "the command ended with exit code 5 before a whole step of it was seen; its last line on standard error: "
@@ -107,7 +107,7 @@ def test_a_run_without_steps_ends_after_the_time_that_is_stated(
     bench: Bench, tmp_path: Path, program: str
 ) -> None:
     options = ["--runs", "2", "--step-timeout", "2"]
-    _, err = (done := bench(options, command=[sys.executable, "-c", program])).communicate(timeout=100)
+    _, err = (done := bench(options, command=[sys.executable, "-c", program])).communicate(timeout=240)
     assert done.returncode == 3
     assert "a run ends when no step ends for 2.00 s (--step-timeout)" in err
     found = _metrics(tmp_path / "a")
@@ -121,7 +121,7 @@ def test_ctrl_c_before_the_first_run_leaves_a_summary_and_no_traceback(bench: Be
     with bench(["--seconds", "3000", "--runs", "2"]) as started:
         wait_for((tmp_path / "a" / "metrics.json").exists, 60, "the file")
         started.send_signal(signal.SIGINT)
-        out, err = started.communicate(timeout=60)
+        out, err = started.communicate(timeout=240)
     assert started.returncode == 130
     assert "Traceback" not in err
     assert ": interrupted" in out.splitlines()[0]
@@ -129,7 +129,7 @@ def test_ctrl_c_before_the_first_run_leaves_a_summary_and_no_traceback(bench: Be
 
 
 def test_a_command_that_is_not_there_is_a_wrong_argument(bench: Bench, tmp_path: Path) -> None:
-    _, err = (done := bench([], command=["no-such-command"])).communicate(timeout=100)
+    _, err = (done := bench([], command=["no-such-command"])).communicate(timeout=240)
     assert (done.returncode, "no such command" in err) == (2, True)
     assert not (tmp_path / "a").exists()
 
@@ -144,7 +144,7 @@ def test_one_that_ignores_ctrl_c_is_waited_for_and_never_killed_by_itself(bench:
         started.send_signal(signal.SIGINT)
         assert any("once more, and it is left running" in line for line in started.stderr)
         started.send_signal(signal.SIGINT)
-        assert started.wait(timeout=60) == 130
+        assert started.wait(timeout=240) == 130
         try:
             assert Path(f"/proc/{pid}").exists()
         finally:
@@ -161,7 +161,7 @@ def test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is(bench: Be
         wait_for(csv.exists, 60, "the first run")
         wait_for(lambda: list((tmp_path / "s").glob("*.sock")), 60, "the training")
         started.send_signal(signal.SIGINT)
-        _, err = started.communicate(timeout=60)
+        _, err = started.communicate(timeout=240)
     assert started.returncode == 130
     assert "told to end" in err
     found = _metrics(tmp_path / "a")
@@ -175,7 +175,7 @@ def test_a_bench_that_is_killed_says_so_in_its_file_and_leaves_no_training(bench
         sockets = wait_for(lambda: list((tmp_path / "s").glob("*.sock")), 60, "the training")
         pid = int(sockets[0].name.partition("-")[0])
         started.kill()
-        started.wait(timeout=60)
+        started.wait(timeout=240)
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), 60, "the training's end")
     assert _metrics(tmp_path / "a")["state"] == "running"
     assert (tmp_path / "a" / "environment.json").exists()
@@ -185,7 +185,7 @@ def test_a_bench_that_is_killed_says_so_in_its_file_and_leaves_no_training(bench
 def test_on_a_full_disk_the_command_is_ended_and_the_bench_says_so(bench: Bench, tmp_path: Path) -> None:
     limited = ["prlimit", "--fsize=20000", "--"]
     with bench(["--seconds", "3000", "--runs", "2"], wrapped=limited) as started:
-        _, err = started.communicate(timeout=100)
+        _, err = started.communicate(timeout=240)
     assert started.returncode == 3, err
     assert "File too large" in err
     assert "llmtop/bench" not in err  # no traceback of ours
@@ -195,14 +195,14 @@ def test_on_a_full_disk_the_command_is_ended_and_the_bench_says_so(bench: Bench,
 def test_the_folder_of_another_bench_is_left_alone(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "metrics.json").write_text("{}")
-    _, err = (done := bench(["--runs", "1"])).communicate(timeout=60)
+    _, err = (done := bench(["--runs", "1"])).communicate(timeout=240)
     assert (done.returncode, "holds the runs of another bench" in err) == (2, True)
 
 
 @pytest.mark.slow("test_each_run_is_measured_after_its_warm_up_ended_and_kept finds the same fault")
 def test_a_bare_run_says_what_being_attached_costs(bench: Bench, tmp_path: Path) -> None:
     options = ["--steps", "30", "--runs", "1", "--to-end", "--bare"]
-    out, err = (done := bench(options, steps=60)).communicate(timeout=100)
+    out, err = (done := bench(options, steps=60)).communicate(timeout=240)
     assert done.returncode == 0, err
     assert "an attached run took" in out
     bare, run = _metrics(tmp_path / "a")["runs"]
@@ -210,5 +210,5 @@ def test_a_bare_run_says_what_being_attached_costs(bench: Bench, tmp_path: Path)
 
 
 def test_bare_needs_a_whole_run(bench: Bench) -> None:
-    _, err = (done := bench(["--bare"])).communicate(timeout=60)
+    _, err = (done := bench(["--bare"])).communicate(timeout=240)
     assert (done.returncode, "add --to-end" in err) == (2, True)

@@ -107,7 +107,7 @@ def _in_turns(tmp_path: Path) -> bool:
 
 def test_a_slower_program_is_a_regression_and_no_paused_step_counts(start: Start, tmp_path: Path) -> None:
     options = ["--steps", "60", "--runs", "3", "--fail-over", "5", "--json"]
-    _, err = (done := start(options, second=6.0, ends="launcher")).communicate(timeout=110)
+    _, err = (done := start(options, second=6.0, ends="launcher")).communicate(timeout=240)
     assert done.returncode == 1, err
     found = _metrics(tmp_path)
     assert not schema_faults("bench", found)
@@ -128,7 +128,7 @@ def test_a_slower_program_is_a_regression_and_no_paused_step_counts(start: Start
     starts = [(tmp_path / f"{name}.start").read_text().split() for name in ("first", "second")]
     assert starts[0] == starts[1], "both sides of a round start alike"
     assert len(set(starts[0][::2])) == 3, "each round has another seed of hashes"
-    can_fix = subprocess.run(["setarch", "-R", "true"], check=False, timeout=60).returncode == 0
+    can_fix = subprocess.run(["setarch", "-R", "true"], check=False, timeout=240).returncode == 0
     assert all(bool(int(flags) & ADDR_NO_RANDOMIZE) is can_fix for flags in starts[0][1::2])
     assert (memory_layout.RANDOM_LAYOUT in found["notes"]) is not can_fix
     # What the programs of the last round wrote themselves.
@@ -155,7 +155,7 @@ def test_one_that_ends_early_ends_the_other(start: Start, tmp_path: Path, ends: 
     with start(["--seconds", "3000", "--runs", "2"], ends=ends) as done:
         wait_for(lambda: _in_turns(tmp_path), 60, "the turns")
         (tmp_path / "end").touch()
-        _, err = done.communicate(timeout=60)
+        _, err = done.communicate(timeout=240)
     assert done.returncode == 3, err
     assert f"run 2: {said}" in err or f"run 2: the command {said}" in err
     assert "run 1: interrupted, because run 2 (candidate) ended" in err
@@ -171,7 +171,7 @@ def test_ctrl_c_leaves_no_stopped_process(start: Start, tmp_path: Path, number: 
     with start(["--seconds", "3000", "--runs", "2"]) as started:
         wait_for(lambda: _in_turns(tmp_path), 60, "the turns")
         started.send_signal(number)
-        _, err = started.communicate(timeout=60)
+        _, err = started.communicate(timeout=240)
     assert started.returncode == 130
     assert err.count("told to end") == 1
     assert "Traceback" not in err
@@ -184,7 +184,7 @@ def test_a_killed_bench_leaves_no_process(start: Start, tmp_path: Path) -> None:
     with start(["--seconds", "3000", "--runs", "2"]) as started:
         wait_for(lambda: _in_turns(tmp_path), 60, "the turns")
         started.kill()
-        started.wait(timeout=60)
+        started.wait(timeout=240)
         wait_for(lambda: not _left(tmp_path), 60, "the programs' end")
 
 
@@ -194,7 +194,7 @@ def test_a_killed_turn_taker_fails_the_bench_and_leaves_no_stopped_process(start
         children = psutil.Process(started.pid).children()
         [taker] = [child for child in children if "turn_taker.py" in " ".join(child.cmdline())]
         os.kill(taker.pid, signal.SIGKILL)
-        _, err = started.communicate(timeout=60)
+        _, err = started.communicate(timeout=240)
     assert started.returncode == 3
     assert f"interrupted, because the process that takes the turns (pid {taker.pid}) was ended" in err
     assert not _left(tmp_path)
@@ -217,7 +217,7 @@ def test_what_turns_cannot_do_is_refused(tmp_path: Path, options: list[str], sai
         env=environment(LLMTOP_DIR=str(tmp_path / "s")),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2

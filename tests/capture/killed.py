@@ -25,7 +25,7 @@ def kill_capture_at(stage: str, target: Target, captures: Path, engine: str, *op
         engine,
         *options,
     ]
-    done = subprocess.run(command, env=environment(), cwd=REPOSITORY, timeout=60, check=False)
+    done = subprocess.run(command, env=environment(), cwd=REPOSITORY, timeout=240, check=False)
     assert done.returncode == -signal.SIGKILL
 
 

@@ -23,7 +23,7 @@ def llmtop(*arguments: str, cwd: Path | None = None, **variables: str) -> subpro
         text=True,
         env=environment(**variables),
         cwd=cwd,
-        timeout=90,
+        timeout=240,
         check=False,
     )
 

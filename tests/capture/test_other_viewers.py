@@ -96,7 +96,7 @@ def test_perfetto_finds_events_that_it_can_place(captured: take.Result) -> None:
 @pytest.mark.skipif(not HTA.exists(), reason="no HTA: tests/fetch_hta.sh brings it to .cache/hta")
 def test_hta_opens_the_folder_as_it_is_and_knows_the_ranks(captured: take.Result) -> None:
     folder = captured.folder / "traces"
-    done = subprocess.run([HTA, "-c", WITH_HTA, folder], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run([HTA, "-c", WITH_HTA, folder], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("TOLD"))[5:])
     assert told["files"] == {str(rank): str(path) for rank, path in enumerate(files(captured))}

@@ -46,7 +46,7 @@ def _copied(source: Path, folder: Path) -> Path:
 
 def _shell(*arguments: object) -> str:
     command = [sys.executable, "-m", "llmtop", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -46,7 +46,7 @@ def training(runtime_dir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def test_json_recordings_and_captures_of_such_a_training(

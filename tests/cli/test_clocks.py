@@ -62,7 +62,7 @@ def start(runtime_dir: Path, clock: Clock, scenario: nvml_stub.Scenario) -> Iter
     yield python
     for one in started:
         one.kill()
-        one.communicate(timeout=100)
+        one.communicate(timeout=240)
 
 
 def train(start: Start, *options: str) -> subprocess.Popen[str]:

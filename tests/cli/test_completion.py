@@ -25,7 +25,7 @@ def completed(line: str, **extra: str) -> list[str]:
         f"COMP_CWORD={len(words) - 1}; _llmtop_completion llmtop; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
     env = environment(PATH=f"{PROGRAM.parent}:/usr/bin:/bin", **extra)
-    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=240, check=True)
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -53,13 +53,13 @@ def test_a_wrong_configuration_says_nothing_at_a_tab(tmp_path: Path) -> None:
     env = environment(
         XDG_CONFIG_HOME=str(tmp_path), _LLMTOP_COMPLETE="bash_complete", COMP_WORDS="llmtop comp", COMP_CWORD="1"
     )
-    done = subprocess.run([PROGRAM], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([PROGRAM], env=env, capture_output=True, text=True, timeout=240, check=False)
     assert (done.stdout.split(), done.stderr) == (["plain,compare", "plain,completion"], "")
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_get_a_function_that_asks_llmtop(shell: str) -> None:
-    done = subprocess.run([PROGRAM, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([PROGRAM, "completion", shell], capture_output=True, text=True, timeout=240, check=True)
     assert f"_LLMTOP_COMPLETE={shell}_complete" in done.stdout
     assert "llmtop" in done.stdout
 

@@ -100,7 +100,7 @@ def run(arguments: tuple[str, ...], given: Surroundings, folder: Path) -> subpro
         capture_output=True,
         text=True,
         errors="strict" if "LC_ALL" not in given.variables else "replace",
-        timeout=100,
+        timeout=240,
         check=False,
     )
 

@@ -21,7 +21,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling", reason="hatchling builds the wheel")
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=240)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -31,7 +31,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, installed apart from this checkout; its libraries come from this interpreter."""
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target)]
-    subprocess.run([*command, str(wheel)], check=True, capture_output=True, timeout=100)
+    subprocess.run([*command, str(wheel)], check=True, capture_output=True, timeout=240)
     return target
 
 
@@ -57,11 +57,11 @@ def environment(runtime_dir: Path, *path: Path) -> dict[str, str]:
 def check(command: list[str], cwd: Path, env: dict[str, str]) -> None:
     """The stream works (collectors), and the screen paints (tui)."""
     done = subprocess.run(
-        [*command, "--once", "--json"], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False
+        [*command, "--once", "--json"], cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["schema"] == 2
-    screen = pexpect.spawn(command[0], command[1:], cwd=str(cwd), env=env, dimensions=(40, 120), timeout=60)
+    screen = pexpect.spawn(command[0], command[1:], cwd=str(cwd), env=env, dimensions=(40, 120), timeout=240)
     screen.expect_exact("quit")
     screen.send("q")
     screen.expect(pexpect.EOF)
@@ -96,7 +96,7 @@ def test_the_demo_plays_from_the_wheel_and_passes_through_its_alert(
         env=environment(runtime_dir, installed),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     snapshots = [json.loads(line) for line in done.stdout.splitlines()]
@@ -136,6 +136,6 @@ def test_a_program_that_imports_llmtop_finds_its_own_packages_of_these_names(
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=240,
     )
     assert done.stdout == "True\n"

@@ -23,7 +23,7 @@ def run_with_limit(limit: int, *arguments: str) -> subprocess.CompletedProcess[s
         text=True,
         cwd=REPOSITORY,
         env=environment(),
-        timeout=60,
+        timeout=240,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
     )

@@ -26,7 +26,7 @@ def _built(folder: Path) -> dict[str, Path]:
     pytest.importorskip("hatchling", reason="hatchling builds the wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=110, env=env)
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=240, env=env)
     return {path.suffix: path for path in folder.iterdir()}
 
 
@@ -47,7 +47,7 @@ def test_two_builds_are_equal_to_the_byte(built: dict[str, Path], tmp_path: Path
 def test_twine_accepts_both(built: dict[str, Path]) -> None:
     pytest.importorskip("twine", reason="make test installs twine")
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.values())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -91,6 +91,6 @@ def test_man_can_show_each_page() -> None:
     for name in COMMANDS:
         page = SHARE / "man" / "man1" / f"llmtop-{name}.1"
         command = [man, "-l", "--warnings", "-E", "UTF-8", str(page)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
         assert (done.returncode, done.stderr) == (0, "")
         assert f"llmtop {name}" in done.stdout

@@ -18,7 +18,7 @@ def test_the_steps_are_those_of_the_readme_and_the_pages(capsys: pytest.CaptureF
     assert newcomer.main(["--dry-run"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(newcomer.STEPS)
     done = subprocess.run(
-        ["make", "-n", "newcomer"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
+        ["make", "-n", "newcomer"], cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=True
     )
     assert "tests.support.newcomer" in done.stdout
 

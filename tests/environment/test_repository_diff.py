@@ -16,10 +16,10 @@ from llmtop.environment.repository import repository
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@y"]
-    subprocess.run([*git, "init", "-q"], check=True, timeout=100)
+    subprocess.run([*git, "init", "-q"], check=True, timeout=240)
     (tmp_path / "config.py").write_text('PASSWORD = "hunter2"\nx = 1\n')
-    subprocess.run([*git, "add", "config.py"], check=True, timeout=100)
-    subprocess.run([*git, "commit", "-qm", "x"], check=True, timeout=100)
+    subprocess.run([*git, "add", "config.py"], check=True, timeout=240)
+    subprocess.run([*git, "commit", "-qm", "x"], check=True, timeout=240)
     return tmp_path
 
 
@@ -28,7 +28,7 @@ def test_hash_and_statistics_are_stored_and_no_text(folder: Path) -> None:
     found = repository(folder, diff="hash")
     assert found is not None
     raw = subprocess.run(
-        ["git", "-C", str(folder), "diff", "HEAD"], check=True, capture_output=True, timeout=100
+        ["git", "-C", str(folder), "diff", "HEAD"], check=True, capture_output=True, timeout=240
     ).stdout
     assert found.diff_sha256 == hashlib.sha256(raw).hexdigest()
     assert found.diff_stat is not None

@@ -101,7 +101,7 @@ def test_damaged_requests_end_no_publishing(runtime_dir: Path) -> None:
         late = Heard(wait_for(lambda: _open(path)))
         late.until(lambda: len(late.steps) > 20)
         training.kill()
-        assert training.communicate(timeout=100)[1] == ""
+        assert training.communicate(timeout=240)[1] == ""
 
 
 def _open(path: str) -> Connection | None:

@@ -25,7 +25,7 @@ def ranks(**extra: str) -> list[dict[str, Any]]:
     """The trainings that a monitor here sees to step."""
     command = [sys.executable, "-m", "llmtop", "--json", "--once"]
     done = subprocess.run(
-        command, env=environment(**extra), capture_output=True, text=True, timeout=60, check=True
+        command, env=environment(**extra), capture_output=True, text=True, timeout=240, check=True
     )
     found: list[dict[str, Any]] = json.loads(done.stdout)["ranks"]
     return [rank for rank in found if rank["step"]]
@@ -71,7 +71,7 @@ def test_a_monitor_in_the_namespace_sees_one_outside_and_says_which_it_is(runtim
     with started(*TOY):
         wait_for(ranks, 60)
         command = [*within, sys.executable, "-m", "llmtop", "--json", "--once"]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=True)
         (rank,) = json.loads(done.stdout)["ranks"]
         assert rank["step"]
 
@@ -84,7 +84,7 @@ def as_another() -> list[str]:
         pytest.skip("setpriv is not on this machine")
     command = ["setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_UID}", "--clear-groups"]
     reads = subprocess.run(
-        [*command, *TOY[:1], "-c", "import llmtop"], cwd=REPOSITORY, capture_output=True, check=False, timeout=100
+        [*command, *TOY[:1], "-c", "import llmtop"], cwd=REPOSITORY, capture_output=True, check=False, timeout=240
     )
     if reads.returncode:
         pytest.skip("another user may not read this checkout or its interpreter")
@@ -99,7 +99,7 @@ def test_a_second_user_sees_his_own_training_and_root_sees_both(as_another: list
 
     def seen(*before: str) -> set[int]:
         done = subprocess.run(
-            [*before, *once], env=environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
+            [*before, *once], env=environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=True
         )
         return {rank["pid"] for rank in json.loads(done.stdout)["ranks"] if rank["state"] == "running"}
 

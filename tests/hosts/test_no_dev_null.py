@@ -22,7 +22,7 @@ def has_namespaces() -> None:
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed")
     tried = subprocess.run(
-        [*WITHOUT, "test", "!", "-e", "/dev/null"], check=False, capture_output=True, timeout=100
+        [*WITHOUT, "test", "!", "-e", "/dev/null"], check=False, capture_output=True, timeout=240
     )
     if tried.returncode != 0:
         pytest.skip("this user may not make a namespace for mounts")
@@ -40,7 +40,7 @@ def test_gpus_are_read_and_nothing_is_on_standard_error(tmp_path: Path) -> None:
         text=True,
         cwd=REPOSITORY,
         env=env,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (shown.returncode, shown.stderr) == (0, "")

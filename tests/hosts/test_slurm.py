@@ -36,7 +36,7 @@ def ranks(cluster: Slurm, *before: str) -> list[dict[str, Any]]:
     """The trainings that `llmtop --json --once` sees; `before` is put in front of the command."""
     done = subprocess.run(
         [*before, sys.executable, "-m", "llmtop", "--json", "--once"],
-        env=cluster.variables, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True,
+        env=cluster.variables, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=True,
     )  # fmt: skip
     found: list[dict[str, Any]] = json.loads(done.stdout)["ranks"]
     return [rank for rank in found if rank["state"] == "running" and rank["step"]]

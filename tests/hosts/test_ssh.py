@@ -78,7 +78,7 @@ def host() -> Iterator[Host]:
             [keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)],
             env=variables,
             check=True,
-            timeout=100,
+            timeout=240,
         )
     (folder / "authorized").write_text((folder / "mine.pub").read_text())
     with socket.socket() as probe:
@@ -123,7 +123,7 @@ def test_the_screen_over_ssh_shows_a_training_of_there(host: Host, runtime_dir: 
 def test_without_t_there_is_no_terminal_and_it_says_so(host: Host) -> None:
     remote = f"cd {REPOSITORY} && {sys.executable} -m llmtop"
     done = subprocess.run(
-        [*host.ssh, remote], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
+        [*host.ssh, remote], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=240, check=False
     )
     assert done.returncode == 2
     assert "is not a terminal" in done.stderr

@@ -48,7 +48,7 @@ def _mounted(directory: Path, options: str) -> bool:
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)],
         capture_output=True,
         check=False,
-        timeout=100,
+        timeout=240,
     ).returncode
 
 
@@ -60,7 +60,7 @@ def test_a_directory_that_becomes_read_only_prints_nothing_at_the_end(runtime_di
         with Training("import llmtop\nwith llmtop.step(): pass\ninput()") as training:
             heard = Heard(connect(runtime_dir, training))
             heard.until(lambda: heard.steps)
-            subprocess.run(["mount", "-o", "remount,ro", str(runtime_dir)], check=True, timeout=100)
+            subprocess.run(["mount", "-o", "remount,ro", str(runtime_dir)], check=True, timeout=240)
             training.go()
             assert training.finish() == ("", "")
             heard.to_the_end()
@@ -69,7 +69,7 @@ def test_a_directory_that_becomes_read_only_prints_nothing_at_the_end(runtime_di
         assert err.startswith(f"llmtop: not publishing: no socket can be made in {runtime_dir}: Read-only file")
         assert err.count("\n") == 1
     finally:
-        subprocess.run(["umount", "-l", str(runtime_dir)], check=True, timeout=100)
+        subprocess.run(["umount", "-l", str(runtime_dir)], check=True, timeout=240)
 
 
 @needs_root
@@ -83,7 +83,7 @@ def test_a_full_disk_is_said_and_the_training_runs(runtime_dir: Path) -> None:
         assert out == "ran\n"
         assert err.startswith(f"llmtop: not publishing: no socket can be made in {runtime_dir}: No space left")
     finally:
-        subprocess.run(["umount", "-l", str(runtime_dir)], check=True, timeout=100)
+        subprocess.run(["umount", "-l", str(runtime_dir)], check=True, timeout=240)
 
 
 def test_a_clock_that_jumps_moves_no_step(runtime_dir: Path) -> None:
@@ -202,7 +202,7 @@ def _doctor(command: list[str], folder: Path, given: str) -> dict[str, object]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "sockets"]
     return {"ok": check["ok"], "says": check["says"]}

@@ -121,7 +121,7 @@ def test_nsys_records_each_step_and_phase_once_and_closed(
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     with sqlite3.connect(report.with_suffix(".sqlite")) as database:

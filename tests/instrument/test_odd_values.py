@@ -30,7 +30,7 @@ def publishes(runtime_dir: Path, script: str) -> tuple[wire.Hello, Heard, str]:
         here = len(first.steps)
         first.until(lambda: len(first.steps) > here + 20)
         training.kill()
-        return late.connection.hello, first, training.communicate(timeout=100)[1]
+        return late.connection.hello, first, training.communicate(timeout=240)[1]
 
 
 @pytest.mark.slow(
@@ -217,7 +217,7 @@ def test_a_step_s_odd_numbers_end_nothing(runtime_dir: Path, step: str, concurre
         heard.until(lambda: 0.5 in heard.metrics.values())
         assert len(heard.steps) >= (1 if concurrent else 3)
         training.kill()
-        err = training.communicate(timeout=100)[1]
+        err = training.communicate(timeout=240)[1]
     assert err.count("\n") == ("kind=" in step and "request" not in step)
 
 

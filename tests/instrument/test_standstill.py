@@ -91,7 +91,7 @@ def test_who_waits_for_a_person_is_paused_and_no_step_goes_across(
     way: str, runtime_dir: Path, source: StepsSource
 ) -> None:
     options, prompt, answer = WAYS[way]
-    child = pexpect.spawn(sys.executable, options, env=environment(), encoding="utf-8", timeout=60)
+    child = pexpect.spawn(sys.executable, options, env=environment(), encoding="utf-8", timeout=240)
     try:
         child.expect(prompt)
         with Connection.open(socket_of(runtime_dir, child.pid), timeout_s=20) as connection:
@@ -127,7 +127,7 @@ def test_who_comes_while_it_waits_is_told_and_who_sleeps_is_not_paused(
         encoding="utf-8",
     )
     try:
-        child.expect(r"\(Pdb\)", timeout=60)
+        child.expect(r"\(Pdb\)", timeout=240)
         in_state(source, "paused")
         with Connection.open(socket_of(runtime_dir, child.pid), timeout_s=20) as connection:
             heard = Heard(connection)
@@ -177,7 +177,7 @@ def test_between_the_cells_of_a_notebook_it_is_paused(
     client = kernel.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=240)
         client.execute(STEPS + "steps(60)")
         paused = in_state(source, "paused")
         assert paused.note == "it waits between the cells of a notebook"

@@ -189,7 +189,7 @@ def start(tmp_path: Path, runtime_dir: Path) -> Iterator[Callable[[str], Program
     yield program
     for one in started:
         one.process.kill()
-        one.process.communicate(timeout=100)
+        one.process.communicate(timeout=240)
 
 
 def hello(heard: Heard) -> wire.Hello:

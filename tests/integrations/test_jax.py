@@ -42,7 +42,7 @@ def run(tmp_path: Path, body: str, head: str = "", tail: str = "", *, llmtop_run
     program.write_text(TRAINING.format(head=head, body=body) + tail)
     below = [sys.executable, "-m", "llmtop", "run", "--"] if llmtop_run else []
     env = environment(JAX_PLATFORMS="cpu", PYTHONPATH=str(REPOSITORY))
-    return subprocess.run([*below, str(JAX), str(program)], env=env, capture_output=True, text=True, timeout=110)
+    return subprocess.run([*below, str(JAX), str(program)], env=env, capture_output=True, text=True, timeout=240)
 
 
 HEAD = "from llmtop.integrations.jax import step"
@@ -96,7 +96,7 @@ def test_steps_are_marked_by_number_in_what_jax_profiler_records(tmp_path: Path)
     said = subprocess.run(
         [sys.executable, "-m", "llmtop", "report", "--json", tmp_path / "trace"],
         capture_output=True, text=True, check=True,
-    timeout=100,)  # fmt: skip
+    timeout=240,)  # fmt: skip
     report = json.loads(said.stdout)
     assert report["engine"] == "jax.profiler"
     assert report["devices"][0]["kernels"] > 0
@@ -114,7 +114,7 @@ def test_the_devices_are_not_started_by_us(tmp_path: Path) -> None:
     )
     env = environment(JAX_PLATFORMS="cpu", PYTHONPATH=str(REPOSITORY))
     done = subprocess.run(
-        [str(JAX), str(program)], env=env, capture_output=True, text=True, timeout=110, check=True
+        [str(JAX), str(program)], env=env, capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "started False\n"
 
@@ -134,7 +134,7 @@ def test_two_processes_are_ranks(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     env = environment(JAX_PLATFORMS="cpu", PYTHONPATH=str(REPOSITORY))
     done = subprocess.run(
-        [str(JAX), str(program), str(port)], env=env, capture_output=True, text=True, timeout=110
+        [str(JAX), str(program), str(port)], env=env, capture_output=True, text=True, timeout=240
     )
     assert "rank 0 1" in done.stdout, done.stderr
 

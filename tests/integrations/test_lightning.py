@@ -129,7 +129,7 @@ def test_a_profiler_that_was_used_goes_to_spawned_ranks_which_publish_their_step
         env=environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -210,6 +210,7 @@ def test_forwards_of_varying_shapes_are_steps(zygote: Zygote, tmp_path: Path) ->
     source = """
 import random
 random.seed(0)
+wanted = 40
 with torch.inference_mode():
     while lasting():
         sequences, length = random.choice([(1, 16), (2, 5), (4, 1), (3, 7), (8, 1), (2, 13)])
@@ -326,7 +327,7 @@ print([hasattr(one, "__wrapped__") for one in told], "__call__" in vars(nn.Linea
         env=environment(LLMTOP_OFF="1"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stdout.strip() == "[False, False, False] False"

@@ -31,7 +31,7 @@ def python(*arguments: str, under: bool = True, program: str = sys.executable, *
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -62,7 +62,7 @@ def test_a_sitecustomize_that_fails_says_so_as_without(tmp_path: Path) -> None:
             env=environment(PYTHONPATH=f"{tmp_path}:{REPOSITORY}"),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=True,
         ).stderr.splitlines()
         for under in ([], [*LLMTOP, "--"])
@@ -91,7 +91,7 @@ def test_an_empty_entry_of_the_path_stays_the_current_folder(entries: str, tmp_p
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=240,
             check=True,
         ).stdout
         for under in ([], [*LLMTOP, "--"])
@@ -226,7 +226,7 @@ def test_a_training_in_another_environment_borrows_what_llmtop_needs(tmp_path: P
         str(script),
     ]
     done = subprocess.run(
-        command, env=environment(OMP_NUM_THREADS="1"), capture_output=True, text=True, timeout=100, check=False
+        command, env=environment(OMP_NUM_THREADS="1"), capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("llmtop: attached; watch with: ")
@@ -261,7 +261,7 @@ if "child" not in sys.argv:
         env=variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -48,7 +48,9 @@ def run(
     launcher: Launcher, *command: str, bare: bool = False, **options: object
 ) -> subprocess.CompletedProcess[bytes]:
     whole = list(command) if bare else launcher(*command)
-    return subprocess.run(whole, env=launcher.environment, capture_output=True, timeout=60, check=False, **options)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(
+        whole, env=launcher.environment, capture_output=True, timeout=240, check=False, **options
+    )  # type: ignore[call-overload, no-any-return]
 
 
 def test_streams_pass_every_byte_and_stay_apart(launcher: Launcher, script: Script) -> None:
@@ -92,7 +94,7 @@ def test_files_are_written_in_place_and_appended_to(launcher: Launcher, tmp_path
     subprocess.run(
         ["bash", "-c", f"{{ echo one; {command} 2>/dev/null; echo five; }} > {log}"],
         env=launcher.environment,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert log.read_text() == "one\ntwo\nfour\nfive\n"
@@ -105,7 +107,7 @@ def test_a_reader_that_leaves_ends_it_as_it_would_without_llmtop(launcher: Launc
         env=launcher.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stdout == f"y\n{128 + signal.SIGPIPE}\n"
@@ -132,7 +134,7 @@ def test_nothing_that_a_process_can_see_of_itself_differs(launcher: Launcher, sc
 
 def test_options_of_the_command_are_not_read_by_llmtop(launcher: Launcher) -> None:
     whole = [*launcher()[:-1], "echo", "--nsys", "--help", "--", "-x"]  # without the --
-    done = subprocess.run(whole, env=launcher.environment, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(whole, env=launcher.environment, capture_output=True, timeout=240, check=True)
     assert done.stdout == b"--nsys --help -- -x\n"
 
 
@@ -224,7 +226,7 @@ def test_closed_and_full_streams_are_the_commands_own(
             env=launcher.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         assert done.returncode == 3
@@ -253,7 +255,7 @@ def test_what_has_to_be_said_of_a_command_does_not_keep_it_from_starting(
         launcher(sys.executable, "-E", "-c", "import os; os._exit(3)")
     )  # not attached: said before
     done = subprocess.run(
-        ["sh", "-c", f"{command} {redirections}"], env=launcher.environment, timeout=60, check=False
+        ["sh", "-c", f"{command} {redirections}"], env=launcher.environment, timeout=240, check=False
     )
     assert done.returncode == 3
 
@@ -263,7 +265,7 @@ def test_what_has_to_be_said_of_a_command_does_not_keep_it_from_starting(
 def test_a_command_that_is_not_there_exits_as_ever_without_a_stderr(redirections: str, launcher: Launcher) -> None:
     command = shlex.join(launcher("no-such-program"))
     done = subprocess.run(
-        ["sh", "-c", f"{command} {redirections}"], env=launcher.environment, timeout=60, check=False
+        ["sh", "-c", f"{command} {redirections}"], env=launcher.environment, timeout=240, check=False
     )
     assert done.returncode == 127
 

@@ -138,7 +138,7 @@ class Pane:
     def __call__(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._name, *arguments]
         done = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, check=True, timeout=100
+            command, env=self._environment, capture_output=True, text=True, check=True, timeout=240
         )
         return done.stdout
 
@@ -149,7 +149,7 @@ class Pane:
         return self("capture-pane", "-p", "-J")
 
     def close(self) -> None:
-        subprocess.run(["tmux", "-L", self._name, "kill-server"], capture_output=True, check=False, timeout=100)
+        subprocess.run(["tmux", "-L", self._name, "kill-server"], capture_output=True, check=False, timeout=240)
 
 
 @pytest.fixture
@@ -209,10 +209,10 @@ while True:
     child = spawn(launcher, torchrun)
     workers = []
     for _ in range(2):
-        child.expect(r"rank \d is (\d+)", timeout=90)
+        child.expect(r"rank \d is (\d+)", timeout=240)
         workers.append(int(child.match.group(1)))
     child.sendintr()
-    child.expect(pexpect.EOF, timeout=60)
+    child.expect(pexpect.EOF, timeout=240)
     child.close()
     assert not child.isalive()
     assert child.exitstatus == 1, "what torchrun itself ends with after ctrl+c"

@@ -59,7 +59,7 @@ def start(tool: nsys.Nsys) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield start
     for process in started:
         process.kill()
-        process.communicate(timeout=100)
+        process.communicate(timeout=240)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_training_is_not_started_without_the_nsys_that_was_asked_for(tmp_path:
         env=environment(LLMTOP_NSYS=str(tmp_path / "nsys")),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 3
@@ -193,7 +193,7 @@ def test_an_nsys_that_fails_is_quoted_and_the_training_not_started(tmp_path: Pat
         env=environment(LLMTOP_NSYS=str(broken)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 3
@@ -212,7 +212,7 @@ def test_an_nsys_that_fails_once_is_asked_again(tool: nsys.Nsys, tmp_path: Path)
         env=environment(LLMTOP_NSYS=str(moody)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert failed.exists(), done.stderr
@@ -266,7 +266,7 @@ def test_an_nsys_that_gives_up_all_the_time_is_said_to_need_a_quieter_machine(tm
         env=environment(LLMTOP_NSYS=str(starved)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 3
@@ -285,7 +285,7 @@ def test_an_option_that_nsys_has_not_is_refused(tool: nsys.Nsys, options: list[s
         env=environment(LLMTOP_NSYS=str(tool.path)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2

@@ -64,7 +64,7 @@ def llmtop(tmp_path: Path, ncu: StandInNcu, scenario: nvml_stub.Scenario, runtim
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=240,
             check=False,
         )
 

@@ -179,7 +179,7 @@ def test_ctrl_c_ends_the_run(capture: Path, ncu: StandInNcu, scenario: Scenario,
     try:
         pid = wait_for(lambda: _session_of(told), 60, "the command's start")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         assert process.returncode != 0
         wait_for(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), what="the command's end")
     finally:

@@ -81,7 +81,7 @@ def test_modules_in_the_folder_of_the_reader_hide_nothing(tmp_path: Path) -> Non
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_llmtop_report_says_which_command_reads_it(tmp_path: Path) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2

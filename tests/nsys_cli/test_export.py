@@ -26,7 +26,7 @@ def test_a_report_is_exported_and_read(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("LLMTOP_NSYS", nsys)
     program = [sys.executable, "-c", "import time; [time.sleep(0.02) for _ in range(5)]"]
     options = ["--trace=osrt", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "made"), "-f", "true"]
-    done = subprocess.run([nsys, "profile", *options, *program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([nsys, "profile", *options, *program], capture_output=True, text=True, timeout=240)
     report = tmp_path / "made.nsys-rep"
     assert report.exists(), done.stdout + done.stderr
     before = sorted(child.name for child in tmp_path.iterdir())

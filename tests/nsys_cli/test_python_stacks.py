@@ -39,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "two.py").write_text(_PROGRAM)
     options = ("--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--python-sampling=true")
     command = [nsys, "profile", "-o", str(folder / "two"), *options, sys.executable, str(folder / "two.py")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
     return folder / "two.nsys-rep"
 
 
@@ -66,7 +66,7 @@ def test_stacks_are_of_the_thread_and_the_line_that_ran(
 def test_an_export_without_them_says_where_they_are(report: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare.sqlite"
     arguments = ("--type=sqlite", "--quiet=true", f"--output={bare}", str(report))
-    subprocess.run([find_nsys() or "", "export", *arguments], check=True, capture_output=True, timeout=120)
+    subprocess.run([find_nsys() or "", "export", *arguments], check=True, capture_output=True, timeout=240)
     trace = load(bare, "bare")
     assert not len(trace.samples)
     assert [note for note in trace.notes if "Python stacks were recorded" in note and ".nsys-rep" in note]

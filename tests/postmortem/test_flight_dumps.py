@@ -48,7 +48,7 @@ def test_a_dump_of_the_installed_torch_is_read_as_pickle_and_json(tmp_path: Path
     pytest.importorskip("torch")
     one, other = tmp_path / "trace_7", tmp_path / "trace_7.json"
     environment = {"TORCH_FR_BUFFER_SIZE": "100", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", _RECORD, str(one), str(other)], check=True, env=environment, timeout=100)
+    subprocess.run([sys.executable, "-c", _RECORD, str(one), str(other)], check=True, env=environment, timeout=240)
     found = _read(one)
     truth = pickle.loads(one.read_bytes())
     assert found.version == truth["version"]

@@ -100,7 +100,7 @@ def test_at_most_one_of_a_thousand_lines_of_the_history_is_changed() -> None:
     # Not the tests of the filter: they are full of made-up secrets.
     command = ["git", "-C", str(_ROOT), "log", "-p", "-n", "60", "--", ".", ":!*secret*", ":!tests/redaction"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=240, check=True)
     except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired):
         pytest.skip("no history of git here")
     lines = done.stdout.splitlines()[:_LOG_LINES]

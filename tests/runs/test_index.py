@@ -152,7 +152,7 @@ def test_two_commands_at_once_find_the_same(runs: Path) -> None:
         subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    found = [one.communicate(timeout=60) for one in both]
+    found = [one.communicate(timeout=240) for one in both]
     assert [one.returncode for one in both] == [0, 0], found
     assert found[0][0] == found[1][0]
     assert os.path.isfile(runs / index.NAME)

@@ -47,7 +47,7 @@ for _ in range(int(sys.argv[1])):
 def train(runs: Path, *options: str, code: int = 0, name: str = "mine") -> None:
     env = environment(LLMTOP_RUN_LOG="1", LLMTOP_RUNS=str(runs), LLMTOP_RUN_NAME=name)
     command = [sys.executable, "-c", PHASES, *options]
-    done = subprocess.run(command, env=env, cwd=runs.parent, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, env=env, cwd=runs.parent, capture_output=True, timeout=240, check=False)
     assert done.returncode == code, done.stderr
 
 
@@ -88,7 +88,7 @@ def test_without_a_checkpoint_all_steps_of_a_killed_start_are_lost(tmp_path: Pat
             )
             time.sleep(seconds)
             process.kill()
-            process.communicate(timeout=60)
+            process.communicate(timeout=240)
     (run,) = store.list_runs(tmp_path / "runs")
     assert [attempt.how for attempt in run.attempts] == [store.KILLED, store.ENDED]
     found = ledger.ledger_of(run)

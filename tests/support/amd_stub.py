@@ -72,7 +72,7 @@ def build(missing: Sequence[str] = ()) -> Path:
             command = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared", f"-I{scratch}", *hidden]
             size = len(_filled("proc_info_t"))
             command += [f"-DPROCESS_SIZE={size}", "-o", str(fresh), str(SOURCE), "-lpthread"]
-            subprocess.run(command, check=True, timeout=100)
+            subprocess.run(command, check=True, timeout=240)
             fresh.replace(library)
     return home
 

@@ -119,7 +119,7 @@ def _bench(factor: float, runs: int, way: str) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             check=False,
-            timeout=60 * runs,
+            timeout=240 * runs,
         )
         found = json.loads(done.stdout)
     comparison = found["comparison"] or {

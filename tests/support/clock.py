@@ -65,6 +65,6 @@ def build(source: Path = _SOURCE) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         fresh = library.with_name(f"{os.getpid()}.so")
         command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", str(fresh)]
-        subprocess.run([*command, str(source)], check=True, timeout=100)
+        subprocess.run([*command, str(source)], check=True, timeout=240)
         fresh.replace(library)
     return library

@@ -36,7 +36,7 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
     truth = run_plants.run(name, [sys.executable, "-m", "llmtop", "run", "--"], folder)
     shown = subprocess.run(
         [sys.executable, "-m", "llmtop", "runs", "show", "--json"],
-        env=environment(LLMTOP_RUNS=str(runs)), stdout=subprocess.PIPE, check=True, timeout=120,
+        env=environment(LLMTOP_RUNS=str(runs)), stdout=subprocess.PIPE, check=True, timeout=240,
     )  # fmt: skip
     ledger = json.loads(shown.stdout)["ledger_seconds"]
     whole = sum(ledger.values())

@@ -295,7 +295,7 @@ def build(missing: Iterable[str] = (), defines: Iterable[str] = ()) -> Path:
         command += ["-Wl,-soname,libnvidia-ml.so.1", f"-Wl,--version-script={exports}"]
         command += [f"-D{name}" for name in defines]
         subprocess.run(
-            [*command, "-o", str(fresh), *map(str, sources), "-lpthread", "-lm"], check=True, timeout=100
+            [*command, "-o", str(fresh), *map(str, sources), "-lpthread", "-lm"], check=True, timeout=240
         )
         exports.unlink()
         fresh.replace(library)

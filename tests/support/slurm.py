@@ -75,7 +75,7 @@ class Slurm:
             env=self.variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         assert not check or done.returncode == 0, done.stderr + self.logs()

@@ -99,7 +99,7 @@ def train(path: Path, source: str, *options: str, **variables: str) -> dict[str,
         env=environment(OMP_NUM_THREADS="1", **variables),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -171,7 +171,7 @@ class Terminal:
 
     def change_settings(self, *words: str) -> None:
         """Do what `stty WORDS` does, from outside."""
-        subprocess.run(["stty", *words], stdin=self._slave, check=True, timeout=100)
+        subprocess.run(["stty", *words], stdin=self._slave, check=True, timeout=240)
 
     def attributes(self) -> list[Any]:
         """The terminal's settings now."""

@@ -54,7 +54,7 @@ class Training(subprocess.Popen[str]):
 
     def finish(self, code: int = 0) -> tuple[str, str]:
         """Wait for its end, look at its exit code, and return what it wrote to stdout and stderr."""
-        out, err = self.communicate(timeout=60)
+        out, err = self.communicate(timeout=240)
         assert self.returncode == code, err
         return out, err
 

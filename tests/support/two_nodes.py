@@ -158,7 +158,7 @@ class Capturing(subprocess.Popen[str]):
 
     def ends(self, code: int = 0) -> str:
         """Wait for its end, and return what it said on stderr."""
-        out, _ = self.communicate(timeout=100)
+        out, _ = self.communicate(timeout=240)
         said = self.said.read_text()
         assert self.returncode == code, said + out
         self.facts = json.loads(out) if out else None

@@ -34,7 +34,7 @@ def test_numpy_starts_no_threads_and_the_environment_is_as_it_was(given: dict[st
     for name in {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "GOTO_NUM_THREADS"} - set(given):
         variables.pop(name, None)
     done = subprocess.run(
-        [sys.executable, "-c", LOOK], env=variables, capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", LOOK], env=variables, capture_output=True, text=True, check=True, timeout=240
     )
     found = json.loads(done.stdout)
     assert found["threads"] == (min(2, len(os.sched_getaffinity(0))) - 1 if given else 0)

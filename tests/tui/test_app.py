@@ -380,7 +380,7 @@ def test_the_first_screen_loads_no_widget_that_only_another_one_needs() -> None:
         "print('\\n'.join(sorted(set(sys.modules) - before)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True, timeout=240
     )
     loaded = set(done.stdout.split())
     assert "tui.screens.main" in loaded

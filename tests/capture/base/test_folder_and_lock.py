@@ -98,10 +98,10 @@ def test_a_damaged_capture_is_told_and_left_out_of_the_list(tmp_path: Path, dama
 def test_the_commit_of_the_trainings_folder_is_told(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     identity = ("-c", "user.name=x", "-c", "user.email=x@y")
-    subprocess.run(["git", "init", "-q", str(repository)], check=True, timeout=100)
+    subprocess.run(["git", "init", "-q", str(repository)], check=True, timeout=240)
     (repository / "train.py").write_text("1")
-    subprocess.run(["git", "-C", str(repository), "add", "."], check=True, timeout=100)
-    subprocess.run(["git", "-C", str(repository), *identity, "commit", "-qm", "x"], check=True, timeout=100)
+    subprocess.run(["git", "-C", str(repository), "add", "."], check=True, timeout=240)
+    subprocess.run(["git", "-C", str(repository), *identity, "commit", "-qm", "x"], check=True, timeout=240)
     process = subprocess.Popen(["sleep", "60"], cwd=repository)
     try:
         clean = folder.git_state(process.pid)

@@ -47,14 +47,14 @@ class Loop:
 
     def captured(self, *options: str) -> tuple[int, str, Path | None]:
         """Exit code, what it said on stderr, and the folder that it made."""
-        _, said = (taking := self.capture(*options)).communicate(timeout=110)
+        _, said = (taking := self.capture(*options)).communicate(timeout=240)
         folders = sorted((self.folder / "captures").glob("2*")) if (self.folder / "captures").exists() else []
         return taking.returncode, said, folders[-1] if folders else None
 
     def ended(self) -> str:
         """What it printed, once it was told to stop."""
         (self.folder / "stop").touch()
-        told = self.process.communicate(timeout=90)[0]
+        told = self.process.communicate(timeout=240)[0]
         assert self.process.returncode == 0, told
         return told
 
@@ -70,7 +70,7 @@ def loop(tmp_path: Path) -> Iterator[Any]:
     yield start
     for one in made:
         one.process.kill()
-        one.process.communicate(timeout=100)
+        one.process.communicate(timeout=240)
 
 
 def report_of(folder: Path | None) -> Report:
@@ -97,8 +97,8 @@ def test_a_window_with_steps_phases_and_operations_changes_no_result(loop: Any) 
     assert report.operators
     names = sorted(path.name.partition(".")[2] for path in (folder / "traces").iterdir())
     assert names == ["trace.json.gz", "xplane.pb"]
-    told = training.process.communicate(timeout=90)[0]
-    plain = loop("--steps", "600", "--input-ms", "0", "--by", "none").process.communicate(timeout=90)[0]
+    told = training.process.communicate(timeout=240)[0]
+    plain = loop("--steps", "600", "--input-ms", "0", "--by", "none").process.communicate(timeout=240)[0]
     assert re.search("loss .*", told)[0] == re.search("loss .*", plain)[0]  # type: ignore[index]
     assert "lock lock None" in told, "JAX has its own lock again"
 
@@ -107,7 +107,7 @@ def test_it_is_the_best_engine_for_jax_and_doctor_says_so(loop: Any) -> None:
     training = loop().stepping()
     found = subprocess.run(
         [sys.executable, "-m", "llmtop", "doctor", "--json"],
-        env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False,
+        env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     (mine,) = [one for one in json.loads(found.stdout)["trainings"] if one["pid"] == training.process.pid]
     engines = {one["engine"]: one for one in mine["engines"]}
@@ -152,7 +152,7 @@ def test_it_makes_way_for_a_trace_that_the_script_begins(loop: Any) -> None:
         if "record" in line:
             break
     (training.folder / "trace").touch()
-    _, said = taking.communicate(timeout=90)
+    _, said = taking.communicate(timeout=240)
     assert taking.returncode == 3
     assert "the script began a trace of jax.profiler itself" in said
     (training.folder / "traced").touch()
@@ -172,7 +172,7 @@ def test_a_capture_that_ends_early_leaves_jax_as_it_was(loop: Any, how: signal.S
         if "record" in line:
             break
     taking.send_signal(how)
-    taking.communicate(timeout=60)
+    taking.communicate(timeout=240)
     if how == signal.SIGINT:
         code, said, _ = training.captured("--engine", "jax.profiler", "--steps", "2")
         assert code == 0, said
@@ -188,7 +188,7 @@ def test_a_training_that_ends_within_its_window_ends_as_it_would(loop: Any) -> N
         if "record" in line:
             break
     assert "loss" in training.ended()
-    _, said = taking.communicate(timeout=60)
+    _, said = taking.communicate(timeout=240)
     assert taking.returncode == 3
     assert "ended" in said
 
@@ -219,10 +219,10 @@ def test_it_starts_no_devices(tmp_path: Path) -> None:
         ]
         done = subprocess.run(
             [*command, "--out", str(tmp_path / "captures")],
-            env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False,
+            env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         (tmp_path / "stop").touch()
-        told = process.communicate(timeout=60)[0]
+        told = process.communicate(timeout=240)[0]
     assert done.returncode == 3
     assert "JAX has not started its devices yet" in done.stderr
     assert told == "started False\n"
@@ -242,6 +242,6 @@ def test_a_jax_that_keeps_its_trace_elsewhere_is_not_offered() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=240,
     )
     assert done.stdout.split("\n")[:2] == ["['jax.profiler']", "[]"]

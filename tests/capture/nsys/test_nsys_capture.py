@@ -68,7 +68,7 @@ def test_the_command_line_captures_and_prints_json_alone(under_nsys: Training, c
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

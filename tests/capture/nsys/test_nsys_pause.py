@@ -192,7 +192,7 @@ def test_both_at_once_make_no_sense(under_nsys: Training) -> None:
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
@@ -244,7 +244,7 @@ def test_what_is_not_attached_cannot_be_told_to_pause(start: Start, llmtop_run: 
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 3

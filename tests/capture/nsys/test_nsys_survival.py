@@ -152,7 +152,7 @@ def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(small)], check=False, timeout=100
+        ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(small)], check=False, timeout=240
     )
     if mounted.returncode != 0:
         pytest.skip("a small disk needs root to be mounted")
@@ -170,4 +170,4 @@ def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
             left.unlink()
         under_nsys.wait_for_steps(3)
     finally:
-        subprocess.run(["umount", str(small)], check=True, timeout=100)
+        subprocess.run(["umount", str(small)], check=True, timeout=240)

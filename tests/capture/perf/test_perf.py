@@ -197,7 +197,7 @@ def test_functions_of_python_are_seen_where_it_was_started_so(version: str, tmp_
     python = shutil.which(f"python{version}")
     if (
         python is None
-        or subprocess.run([python, "-c", ""], check=False, capture_output=True, timeout=100).returncode
+        or subprocess.run([python, "-c", ""], check=False, capture_output=True, timeout=240).returncode
     ):
         pytest.skip(f"no Python {version} here")
     file = tmp_path / "train.py"

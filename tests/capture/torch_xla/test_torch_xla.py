@@ -60,7 +60,7 @@ class Training:
     def captured(self, out: Path, *options: str, **variables: str) -> tuple[int, str]:
         """Exit code, and the last line on stderr."""
         taking = self.capture(out, *options, **variables)
-        said = taking.communicate(timeout=100)[1]
+        said = taking.communicate(timeout=240)[1]
         assert "Traceback" not in said
         return taking.returncode, said.strip().splitlines()[-1]
 
@@ -77,7 +77,7 @@ def training(tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch)
     yield start
     for one in started:
         one.process.kill()
-        one.process.communicate(timeout=100)
+        one.process.communicate(timeout=240)
 
 
 def test_a_window_comes_from_the_one_port_that_speaks_first_and_hears_nothing(
@@ -114,7 +114,7 @@ def test_all_steps_of_its_window_are_judged_whatever_number_was_asked_for(
     one = training("grpc").does(f"write {data}")
     with_library = {"PYTHONPATH": f"{REPOSITORY}:{XPROF}"}
     taking = one.capture(tmp_path / "c", "--steps", "2", **with_library)
-    said = taking.communicate(timeout=100)[1]
+    said = taking.communicate(timeout=240)[1]
     assert taking.returncode == 0, said
     (folder,) = (tmp_path / "c").iterdir()
     report = from_json((folder / "report.json").read_bytes())
@@ -180,7 +180,7 @@ def test_a_cancel_ends_the_client_and_keeps_nothing(training: Any, tmp_path: Pat
     wait_for(lambda: (one.home / "asked").exists() or taking.poll() is not None, 60, "the client to record")
     children = (Path(f"/proc/{taking.pid}/task/{taking.pid}/children").read_text()).split()
     taking.send_signal(signal.SIGINT)
-    taking.communicate(timeout=60)
+    taking.communicate(timeout=240)
     assert taking.returncode == 130
     assert list((tmp_path / "c").iterdir()) == []
     assert all(not Path(f"/proc/{child}").exists() for child in children)
@@ -281,7 +281,7 @@ def test_a_real_training_is_captured_and_its_steps_are_torch_xla_s_own(
                 [sys.executable, "-m", "llmtop", "capture", "--pid", str(process.pid), "--steps", "3",
                  "--out", str(out)],
                 env={**environment(), "PYTHONPATH": f"{REPOSITORY}:{XPROF}"},
-                cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False,
+                cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             (folder,) = out.iterdir()

@@ -47,7 +47,7 @@ def _bench(folder: Path, *options: str, **variables: str) -> subprocess.Complete
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "LLMTOP_DIR": str(folder / "sockets"), **variables},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
 

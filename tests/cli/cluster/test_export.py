@@ -37,7 +37,7 @@ def refused(*arguments: str, **extra: str) -> tuple[int, str]:
     if extra:  # what Python reads when it starts
         command = [sys.executable, "-m", "llmtop", "export", *arguments]
         env = environment(**extra)
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
     else:
         done = preloaded.llmtop("export", *arguments)
     assert "Traceback" not in done.stderr
@@ -116,7 +116,7 @@ def test_another_user_on_the_port_of_dcgm_exporter_takes_no_series_away(
     if (
         os.geteuid() != 0
         or shutil.which("ip") is None
-        or subprocess.run([*unshare, "true"], check=False, timeout=100).returncode
+        or subprocess.run([*unshare, "true"], check=False, timeout=240).returncode
     ):
         pytest.skip("only root can listen as two users, in a network namespace, with ip")
     command = [*unshare, sys.executable, "-c", BESIDE_A_LISTENER, str(uid), sys.executable, "-m", "llmtop"]
@@ -258,7 +258,7 @@ def test_the_rules_are_printed_without_anything_else() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stdout.startswith("#")

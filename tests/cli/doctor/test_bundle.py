@@ -34,7 +34,7 @@ def _bundle(folder: Path, *options: str, cwd: Path | None = None) -> subprocess.
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=240,
     )
 
 

@@ -55,7 +55,7 @@ def test_a_live_monitor_says_jobs_and_whose_gpus_these_are(
                 env=env,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=240,
                 check=True,
             ).stdout
             for how in ([], ["--json"])

@@ -61,10 +61,10 @@ def test_a_screen_shows_the_time_from_before_it_was_started(runtime_dir: Path, t
     try:
         env = environment(**variables(runs, runtime_dir))
         watcher = [*LLMTOP, "record", "--daemon", "--foreground", "--interval", "0.5", "--seconds", "20"]
-        subprocess.run(watcher, env=env, check=True, timeout=100)
+        subprocess.run(watcher, env=env, check=True, timeout=240)
         time.sleep(50)
         shown = subprocess.run(
-            [*LLMTOP, "runs", "show", "--json"], env=env, capture_output=True, timeout=100, check=True
+            [*LLMTOP, "runs", "show", "--json"], env=env, capture_output=True, timeout=240, check=True
         )
         seen = [one["id"] for one in json.loads(shown.stdout)["alerts"] if not one["recomputed"]]
         assert "input_bound" in seen

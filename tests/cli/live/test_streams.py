@@ -64,7 +64,7 @@ def llmtop(runtime_dir: Path, scenario: Path) -> Iterator[Llmtop]:
 
 
 def finished(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == code, err
     assert "Traceback" not in err
     return out, err
@@ -191,7 +191,7 @@ def test_an_output_that_is_closed_is_one_sentence(arguments: tuple[str, ...]) ->
         env=environment(),
         cwd=REPOSITORY,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert (done.returncode, done.stderr) == (
         3,
@@ -213,7 +213,7 @@ def test_a_reader_that_has_gone_is_no_error(arguments: tuple[str, ...]) -> None:
             env=environment(),
             cwd=REPOSITORY,
             check=False,
-            timeout=60,
+            timeout=240,
         )
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -223,7 +223,7 @@ def test_a_reader_that_has_gone_is_no_error(arguments: tuple[str, ...]) -> None:
 def test_an_output_that_lacks_a_character_ends_nothing(arguments: tuple[str, ...]) -> None:
     env = environment(PYTHONIOENCODING="iso8859-5")  # no ×, no µ
     command = [sys.executable, "-m", "llmtop", *arguments]
-    done = subprocess.run(command, capture_output=True, env=env, cwd=REPOSITORY, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, env=env, cwd=REPOSITORY, check=False, timeout=240)
     assert done.returncode == 0
     assert done.stdout
     assert not done.stderr
@@ -263,7 +263,7 @@ def test_the_screen_records_too_and_the_recording_plays_on_it(
 
     def watch(*arguments: str, until: Callable[[], bool] = lambda: True) -> None:
         screen = pexpect.spawn(
-            sys.executable, ["-m", "llmtop", *arguments], env=env, dimensions=(45, 140), timeout=60
+            sys.executable, ["-m", "llmtop", *arguments], env=env, dimensions=(45, 140), timeout=240
         )
         screen.expect_exact("H200")
         wait_for(until)

@@ -21,7 +21,7 @@ def _run(*arguments: str | Path, **extra: str) -> subprocess.CompletedProcess[st
 
 def test_report_prints_text() -> None:
     command = [sys.executable, "-m", "llmtop", "report", str(HEALTHY)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment())
     assert done.returncode == 0
     assert "gpu-bound: the GPU is the limit." in done.stdout
     assert done.stderr == ""
@@ -153,11 +153,11 @@ def test_fail_over_needs_steps_on_both_sides(tmp_path: Path) -> None:
 
 def test_a_reader_that_goes_away_costs_no_traceback() -> None:
     command = f"{sys.executable} -m llmtop report {LAUNCH_BOUND} --json | head -c 10"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, env=environment())
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=240, env=environment())
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("code", ["import llmtop", "import llmtop.__main__", "import llmtop.cli.report.command"])
 def test_numpy_is_loaded_by_a_report_alone(code: str) -> None:
     check = f"{code}; import sys; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], env=environment(), timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", check], env=environment(), timeout=240).returncode == 0

@@ -55,7 +55,7 @@ def test_a_reader_that_has_gone_is_no_error(runs: Path, words: str) -> None:
     os.close(gone)
     env = environment(LLMTOP_RUNS=str(runs), XDG_CONFIG_HOME=_old(runs))
     command = [sys.executable, "-m", "llmtop", *words.split()]
-    done = subprocess.run(command, env=env, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    done = subprocess.run(command, env=env, stdout=write, stderr=subprocess.PIPE, timeout=240, check=False)
     os.close(write)
     assert (done.returncode, done.stderr.decode()) == (0, "")
 
@@ -64,7 +64,7 @@ def test_a_full_disk_is_no_fault_of_the_runs(runs: Path) -> None:
     env = environment(LLMTOP_RUNS=str(runs), XDG_CONFIG_HOME=_old(runs))
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "llmtop", "runs"]
-        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, timeout=240, check=False)
     assert done.returncode == 3
     assert "standard output" in done.stderr.decode()
 

@@ -98,7 +98,7 @@ def run_of_a_training(folder: Path) -> Path:
     sockets.mkdir(mode=0o700)
     variables = {"LLMTOP_RUNS": str(folder / "runs"), "LLMTOP_RUN_LOG": "1", "LLMTOP_DIR": str(sockets)}
     env = environment(**variables, LLMTOP_RUN_NAME="mine")
-    subprocess.run([sys.executable, str(script)], env=env, timeout=100, check=True)
+    subprocess.run([sys.executable, str(script)], env=env, timeout=240, check=True)
     return folder / "runs"
 
 

@@ -315,7 +315,7 @@ def test_once_and_json_tell_amds_gpus(scenario: AmdScenario, runtime_dir: Path) 
     def run(*arguments: str) -> str:
         env = environment(LLMTOP_DIR=str(runtime_dir))
         return subprocess.run(
-            [*LLMTOP, *arguments], env=env, capture_output=True, text=True, check=True, timeout=100
+            [*LLMTOP, *arguments], env=env, capture_output=True, text=True, check=True, timeout=240
         ).stdout
 
     text = run("--once")

@@ -67,7 +67,7 @@ def test_another_address_and_another_port_are_not_meant() -> None:
 def test_a_connection_is_no_listener() -> None:
     with (
         bound(socket.AF_INET, "127.0.0.1") as port,
-        socket.create_connection(("127.0.0.1", port), timeout=100) as one,
+        socket.create_connection(("127.0.0.1", port), timeout=240) as one,
     ):
         assert not listeners("127.0.0.1", one.getsockname()[1])
 

@@ -102,7 +102,7 @@ def test_the_monitor_itself_loads_neither_driver_nor_binding(scenario: Scenario)
         "print('pynvml' in sys.modules, 'nvidia-ml' in open('/proc/self/maps').read())"
     )
     env = environment(build(), scenario.path)
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.stderr) == ("False False\n", "")
 
 
@@ -269,7 +269,7 @@ def monitor(scenario: Scenario, runtime_dir: Path) -> Iterator[Callable[..., Mon
     for one in started:
         if one.process.poll() is None:
             one.process.kill()
-        one.process.communicate(timeout=100)
+        one.process.communicate(timeout=240)
 
 
 @pytest.fixture
@@ -414,7 +414,7 @@ def test_it_finds_its_own_modules_whatever_lies_in_the_current_folder(
         assert any(has_values(json.loads(stream.stdout.readline())) for _ in range(50))
     finally:
         stream.kill()
-        stream.communicate(timeout=100)
+        stream.communicate(timeout=240)
 
 
 def test_it_ignores_what_a_terminal_sends(driver: DriverSource) -> None:

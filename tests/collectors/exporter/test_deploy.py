@@ -70,7 +70,7 @@ def test_promtool_accepts_the_configuration() -> None:
     promtool = find("promtool")
     assert promtool is not None
     command = [promtool, "check", "config", "--syntax-only", str(DEPLOY / "prometheus.yml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -117,7 +117,7 @@ def type_errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     )
     tsc = SCHEMAS / "node_modules" / "typescript" / "bin" / "tsc"
     command = ["node", str(tsc), "-p", ".", "--pretty", "false"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
     found = dict.fromkeys(contents, "")
     name = ""
     for line in done.stdout.splitlines():  # an error is "FILE(LINE,COLUMN): error …", and lines that are indented
@@ -154,7 +154,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "llmtop-export.service"
     unit.write_text((DEPLOY / unit.name).read_text().replace("/opt/llmtop/bin/llmtop", "/bin/true"))
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=100
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=240
     )
     assert "llmtop-export" not in done.stderr, done.stderr
 

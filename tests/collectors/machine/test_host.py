@@ -222,7 +222,7 @@ source.read_once()
 print(source.latest().cpus_allowed == before.cpus_allowed)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True, timeout=240
     )
     usable, machine = len(os.sched_getaffinity(0)), psutil.cpu_count() or 1
     if machine == 1:

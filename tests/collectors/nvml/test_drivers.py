@@ -38,7 +38,7 @@ def read(library: Path, scenario: Path, ready: str = "True", then: str = CLOSE) 
         env=environment(library, scenario),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

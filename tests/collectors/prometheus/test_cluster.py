@@ -153,7 +153,7 @@ def test_once_and_json_say_the_same_without_a_screen(tmp_path: Path) -> None:
             env=environment(**extra),
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=240,
             check=False,
         )
         assert done.returncode == code, done.stderr

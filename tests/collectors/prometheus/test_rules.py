@@ -74,7 +74,7 @@ def check(
     file.write_text(json.dumps(case))
     assert PROMTOOL is not None
     done = subprocess.run(
-        [PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, check=False, timeout=100
+        [PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -90,7 +90,7 @@ def query(expr: str, *samples: tuple[str, float], at: str = "5m") -> dict[str, A
 def test_they_are_well_formed() -> None:
     assert PROMTOOL is not None
     done = subprocess.run(
-        [PROMTOOL, "check", "rules", str(RULES)], capture_output=True, text=True, check=False, timeout=100
+        [PROMTOOL, "check", "rules", str(RULES)], capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -151,7 +151,7 @@ def test_promtool_finds_no_fault_with_what_is_exported() -> None:
     assert told == {one.name for one in names.ALL} - gpu_times
     assert PROMTOOL is not None
     done = subprocess.run(
-        [PROMTOOL, "check", "metrics"], input=mine, capture_output=True, text=True, check=False, timeout=100
+        [PROMTOOL, "check", "metrics"], input=mine, capture_output=True, text=True, check=False, timeout=240
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -66,12 +66,12 @@ class Node:
 
     def stop(self, process: subprocess.Popen[str], number: int = signal.SIGTERM) -> None:
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
     def llmtop(self, *words: str, code: int = 0) -> str:
         """Run a command of llmtop to its end, and return its standard output."""
         done = subprocess.run(
-            [*LLMTOP, *words], env=self.env, capture_output=True, text=True, timeout=100, check=False
+            [*LLMTOP, *words], env=self.env, capture_output=True, text=True, timeout=240, check=False
         )
         assert done.returncode == code, done.stderr
         return done.stdout
@@ -100,7 +100,7 @@ def node(runtime_dir: Path, tmp_path: Path) -> Iterator[Node]:
     for process in made.started:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def test_a_watcher_logs_each_note_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_alerts_are_written_with_times_and_evidence(node: Node) -> None:
 @pytest.mark.slow("15 s of steps; test_alerts_are_written_with_times_and_evidence shows a run")
 def test_nobody_watches_and_alerts_are_recomputed_from_the_steps(node: Node) -> None:
     training = node.train(150)
-    training.communicate(timeout=100)
+    training.communicate(timeout=240)
     assert not node.files()
     report = node.report()
     assert [(one["id"], one["recomputed"]) for one in report["alerts"]] == [("input_bound", True)]
@@ -252,7 +252,7 @@ def test_a_full_disk_is_noted_on_the_screen_and_what_was_written_stays(runtime_d
         machine.cannot("mount a tmpfs")
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True, timeout=60)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True, timeout=240)
     node = Node(runtime_dir, disk / "runs")
     try:
         node.train()
@@ -270,8 +270,8 @@ def test_a_full_disk_is_noted_on_the_screen_and_what_was_written_stays(runtime_d
     finally:
         for process in node.started:
             process.kill()
-            process.communicate(timeout=60)
-        subprocess.run(["umount", "-l", str(disk)], check=False, timeout=60)
+            process.communicate(timeout=240)
+        subprocess.run(["umount", "-l", str(disk)], check=False, timeout=240)
 
 
 def filler_write(filler: Any) -> bool:
@@ -302,7 +302,7 @@ class Lines:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=240)
 
 
 @pytest.mark.slow("torch; test_alerts_are_written_with_times_and_evidence has one process")
@@ -321,6 +321,6 @@ for batch in DataLoader(Numbers(), batch_size=2, num_workers=2):
         model(batch).sum().backward(); optimizer.step()
 time.sleep(1.5)
 """
-    node.train(script=script).communicate(timeout=100)
+    node.train(script=script).communicate(timeout=240)
     names = [parsed for path in node.runs.glob("*/*") if (parsed := folder.parsed_name(path.name)) is not None]
     assert len({name for name, _ in names}) == 1

@@ -26,7 +26,7 @@ _MAY = (
     os.geteuid() == 0
     and _KERNEL.is_dir()
     and shutil.which("unshare") is not None
-    and subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True, timeout=100).returncode
+    and subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True, timeout=240).returncode
     == 0
 )
 pytestmark = [
@@ -62,7 +62,7 @@ class Libtpu:
         env = {**environment(**{VARIABLE: str(self.port), **variables}), "PYTHONPATH": f"{LIBRARY}:{REPOSITORY}"}
         done = subprocess.run(
             ["unshare", "--mount", "sh", "-c", inner], env=env, cwd=REPOSITORY,
-            capture_output=True, text=True, timeout=90, check=False,
+            capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
@@ -78,7 +78,7 @@ def libtpu(tmp_path: Path) -> Iterator[Libtpu]:
     one = Libtpu(tmp_path)
     yield one
     one.process.kill()
-    one.process.communicate(timeout=100)
+    one.process.communicate(timeout=240)
 
 
 def test_every_value_arrives_in_its_unit(libtpu: Libtpu) -> None:

@@ -34,7 +34,7 @@ def _run_alone(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> 
     """The same in a process of its own: with options, and where what is said at its end counts."""
     environment = {**os.environ, "LLMTOP_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "llmtop", "run", *options, "--", sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ raise Error("CUDA out of memory")
 def _run_without_torch(folder: Path, most_bytes: int) -> None:
     environment = {**os.environ, "LLMTOP_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", WITHOUT_TORCH, str(most_bytes)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert done.stderr.endswith("Error: CUDA out of memory\n")
 
 

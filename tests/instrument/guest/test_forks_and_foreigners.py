@@ -267,7 +267,7 @@ def test_a_monitor_that_talks_nonsense_is_told_and_hung_up_on(runtime_dir: Path,
         heard = Heard(Connection.open(path, timeout_s=20))
         heard.until(lambda: len(heard.steps) > 5)
         training.kill()
-        assert training.communicate(timeout=100)[1] == ""
+        assert training.communicate(timeout=240)[1] == ""
 
 
 def test_half_frames_unread_answers_and_sudden_ends_disturb_nobody(runtime_dir: Path) -> None:
@@ -290,7 +290,7 @@ def test_half_frames_unread_answers_and_sudden_ends_disturb_nobody(runtime_dir: 
         for channel in (half, slow, newer):
             channel.close()
         training.kill()
-        assert training.communicate(timeout=100)[1] == ""
+        assert training.communicate(timeout=240)[1] == ""
 
 
 def test_more_monitors_than_there_is_room_for_are_told(runtime_dir: Path) -> None:
@@ -437,6 +437,6 @@ if os.fork() == 0:
 os.wait()
 """
     with Training(f"import llmtop\n{script}") as training:
-        _, err = training.communicate(timeout=60)
+        _, err = training.communicate(timeout=240)
     assert training.returncode == 0
     assert err.count("attach(total_steps=) takes") == 2, err

@@ -40,7 +40,7 @@ def _roles(tmp_path: Path, names: str) -> list[list[dict[str, int]]]:
         for rank in range(4)
     ]
     try:
-        return [json.loads(one.communicate(timeout=110)[0]) for one in ranks]
+        return [json.loads(one.communicate(timeout=240)[0]) for one in ranks]
     finally:
         for one in ranks:
             one.kill()

@@ -50,7 +50,7 @@ class Attacker:
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()
-        self._process.communicate(timeout=100)
+        self._process.communicate(timeout=240)
 
 
 def raw(path: Path) -> socket.socket:
@@ -100,7 +100,7 @@ def test_during_an_attack_its_neighbours_are_served_and_after_it_who_is_new(runt
         hears_more(late)
         hears_more(neighbour)
         training.kill()
-        assert training.communicate(timeout=100)[1] == ""
+        assert training.communicate(timeout=240)[1] == ""
 
 
 def _open(path: Path) -> Connection | None:
@@ -145,7 +145,7 @@ def test_what_goes_too_far_is_told_why_and_hung_up_on(runtime_dir: Path, sent: b
         hears_more(neighbour)
         hears_more(Heard(connect(runtime_dir, training)))
         training.kill()
-        assert training.communicate(timeout=100)[1] == ""
+        assert training.communicate(timeout=240)[1] == ""
 
 
 def test_no_frame_overflows_the_stack_of_a_script_that_raised_the_recursion_limit(runtime_dir: Path) -> None:

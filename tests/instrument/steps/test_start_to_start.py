@@ -277,7 +277,7 @@ def test_steps_and_their_parts_are_as_long_as_the_iterations(name: str, runtime_
     try:
         files = [tmp_path / f"{rank}.json" for rank in range(ranks)]
         wait_for(lambda: training.poll() is not None or all(file.exists() for file in files), 100)
-        assert training.poll() is None, training.communicate(timeout=100)[1]
+        assert training.poll() is None, training.communicate(timeout=240)[1]
         for file in sockets(runtime_dir):
             with Connection.open(file.path, history=2048, timeout_s=20) as connection:
                 stamps = json.loads((tmp_path / f"{connection.hello.rank or 0}.json").read_text())
@@ -285,7 +285,7 @@ def test_steps_and_their_parts_are_as_long_as_the_iterations(name: str, runtime_
         assert len(sockets(runtime_dir)) == ranks
     finally:
         training.kill()
-        training.communicate(timeout=100)
+        training.communicate(timeout=240)
 
 
 @pytest.mark.slow(
@@ -305,11 +305,11 @@ def test_those_of_a_notebook_s_cells_too_and_no_step_spans_the_wait_between_them
     client.start_channels()
 
     def cell(source: str) -> None:
-        reply = client.execute_interactive(source, timeout=100, output_hook=lambda message: None)
+        reply = client.execute_interactive(source, timeout=240, output_hook=lambda message: None)
         assert reply["content"]["status"] == "ok", reply["content"]
 
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=240)
         cell(BEGIN)
         cell(SCRIPTS["plain loop"])
         (file,) = sockets(runtime_dir)

@@ -57,7 +57,7 @@ class Between:
                 if between.does == "slow":
                     time.sleep(10)
                 if between.does in ("", "slow", "half"):
-                    with urllib.request.urlopen(f"{url}{self.path}", data=body, timeout=60) as found:
+                    with urllib.request.urlopen(f"{url}{self.path}", data=body, timeout=240) as found:
                         answer = found.read()
                 if between.does == "half":
                     answer = answer[: len(answer) // 2]

@@ -361,7 +361,7 @@ def tmux() -> Iterator[list[str]]:
         pytest.skip("tmux is not installed")
     command = ["tmux", "-L", f"llmtop-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
     yield command
-    subprocess.run([*command, "kill-server"], check=False, capture_output=True, timeout=100)
+    subprocess.run([*command, "kill-server"], check=False, capture_output=True, timeout=240)
 
 
 @pytest.mark.tmux
@@ -380,15 +380,15 @@ def test_the_key_in_a_real_tmux_captures_five_steps_with_the_real_nsys(
         f"{sys.executable} -m llmtop run --no-auto --nsys -- {sys.executable} {TRAINING}; echo ended $?; sleep 100"
     )
     watch = f"cd {tmp_path}; {sys.executable} -m llmtop; echo left with $?; sleep 100"
-    subprocess.run([*tmux, "new-session", "-d", "-x", "130", "-y", "60", run], check=True, env=where, timeout=100)
-    subprocess.run([*tmux, "split-window", "-l", "40", watch], check=True, env=where, timeout=100)
+    subprocess.run([*tmux, "new-session", "-d", "-x", "130", "-y", "60", run], check=True, env=where, timeout=240)
+    subprocess.run([*tmux, "split-window", "-l", "40", watch], check=True, env=where, timeout=240)
 
     def pane(number: int) -> str:
         shown = [*tmux, "capture-pane", "-p", "-t", str(number)]
-        return subprocess.run(shown, check=True, capture_output=True, text=True, timeout=100).stdout
+        return subprocess.run(shown, check=True, capture_output=True, text=True, timeout=240).stdout
 
     def press(key: str) -> None:
-        subprocess.run([*tmux, "send-keys", "-t", "1", key], check=True, timeout=100)
+        subprocess.run([*tmux, "send-keys", "-t", "1", key], check=True, timeout=240)
 
     wait_for(lambda: "forward" in pane(1), 60, "the training on the monitor")
     press("c")

@@ -477,7 +477,7 @@ def test_so_it_is_for_every_command(argv: list[str], plant: str, state_home: Pat
         cwd=REPOSITORY,
         env=env,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 70
     (log,) = state_home.iterdir()
@@ -500,7 +500,7 @@ def test_without_a_place_for_the_log_the_sentence_says_where_it_was(tmp_path: Pa
         cwd=REPOSITORY,
         env=env,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 70
     assert re.search(r"planted\) at <string>:\d+; no log of it could be written", done.stderr)
@@ -513,7 +513,7 @@ def test_twenty_logs_are_kept(state_home: Path) -> None:
     program = BROKEN.format(
         plant="import llmtop.cli.doctor.command; plant(llmtop.cli.doctor.command, 'diagnose')", argv=["doctor"]
     )
-    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment(), check=False, timeout=60)
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment(), check=False, timeout=240)
     names = sorted(path.name for path in state_home.iterdir())
     assert len(names) == 20
     assert names[0] == "error-20200101-000011-1.log"

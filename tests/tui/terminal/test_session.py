@@ -124,19 +124,19 @@ def tmux() -> Iterator[list[str]]:
         pytest.skip("tmux is not installed")
     command = ["tmux", "-L", f"llmtop-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
     yield command
-    subprocess.run([*command, "kill-server"], check=False, capture_output=True, timeout=100)
+    subprocess.run([*command, "kill-server"], check=False, capture_output=True, timeout=240)
 
 
 def started(tmux: list[str], *arguments: str, columns: int = 80, lines: int = 24) -> None:
     run = f"{sys.executable} -m tests.support.screen {' '.join(arguments)}; echo left with $?; sleep 100"
     size = ["-x", str(columns), "-y", str(lines)]
     env = environment(LC_ALL="C.UTF-8")
-    subprocess.run([*tmux, "new-session", "-d", *size, run], check=True, cwd=REPOSITORY, env=env, timeout=100)
+    subprocess.run([*tmux, "new-session", "-d", *size, run], check=True, cwd=REPOSITORY, env=env, timeout=240)
 
 
 def pane(tmux: list[str]) -> str:
     return subprocess.run(
-        [*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True, timeout=100
+        [*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True, timeout=240
     ).stdout
 
 
@@ -150,11 +150,11 @@ def test_in_tmux_keys_open_screens_and_q_leaves(tmux: list[str]) -> None:
         ("q", "backward"),
         ("2", "GPU 2"),
     ):
-        subprocess.run([*tmux, "send-keys", key], check=True, timeout=100)
+        subprocess.run([*tmux, "send-keys", key], check=True, timeout=240)
         wait_for(lambda words=words: words in pane(tmux), what=f"{words!r} after {key}")
-    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=100)
+    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=240)
     wait_for(lambda: "backward" in pane(tmux), what="the main screen again")
-    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=100)
+    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=240)
     wait_for(lambda: "left with 0" in pane(tmux), what="the shell again")
     assert "H200" not in pane(tmux)
 
@@ -163,27 +163,27 @@ def test_in_tmux_a_window_that_has_grown_is_left_as_it_was(tmux: list[str]) -> N
     run = f"printf 'before\\n'; {sys.executable} -m tests.support.screen --gpus 2; echo left with $?; sleep 100"
     size = ["-x", "80", "-y", "24"]
     env = environment(LC_ALL="C.UTF-8")
-    subprocess.run([*tmux, "new-session", "-d", *size, run], check=True, cwd=REPOSITORY, env=env, timeout=100)
+    subprocess.run([*tmux, "new-session", "-d", *size, run], check=True, cwd=REPOSITORY, env=env, timeout=240)
     wait_for(lambda: "backward" in pane(tmux), what="the main screen")
-    subprocess.run([*tmux, "resize-window", "-x", "120", "-y", "30"], check=True, timeout=100)
+    subprocess.run([*tmux, "resize-window", "-x", "120", "-y", "30"], check=True, timeout=240)
     wait_for(lambda: "CUDA 13.0" in pane(tmux), what="the wider screen")
-    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=100)
+    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=240)
     wait_for(lambda: "left with 0" in pane(tmux), what="the shell again")
     assert pane(tmux).split("\n")[:2] == ["before", "left with 0"]
 
 
 def test_in_tmux_an_alert_rings_and_names_itself_in_the_title(tmux: list[str]) -> None:
-    subprocess.run([*tmux, "new-session", "-d", "sleep 100"], check=True, timeout=100)
-    subprocess.run([*tmux, "set", "-g", "monitor-bell", "on"], check=True, timeout=100)
+    subprocess.run([*tmux, "new-session", "-d", "sleep 100"], check=True, timeout=240)
+    subprocess.run([*tmux, "set", "-g", "monitor-bell", "on"], check=True, timeout=240)
     run = f"{sys.executable} -m tests.support.screen --gpus 4 --spinning 1 --interval 0.1; sleep 100"
     env = environment(LC_ALL="C.UTF-8")
     subprocess.run(
-        [*tmux, "new-window", "-d", "-n", "watch", run], check=True, cwd=REPOSITORY, env=env, timeout=100
+        [*tmux, "new-window", "-d", "-n", "watch", run], check=True, cwd=REPOSITORY, env=env, timeout=240
     )
 
     def state() -> str:
         said = [*tmux, "list-windows", "-F", "#{window_name} #{window_bell_flag} #{pane_title}"]
-        return subprocess.run(said, check=True, capture_output=True, text=True, timeout=100).stdout
+        return subprocess.run(said, check=True, capture_output=True, text=True, timeout=240).stdout
 
     wait_for(lambda: "watch 1 LOW POWER GPU 1" in state(), what="a bell and a title")
 

@@ -100,7 +100,7 @@ class Fetched(Dataset):
         return 1 << 20
 
     def __getitem__(self, index):
-        with urllib.request.urlopen(f"{self.address}/{index}", timeout=100) as answer:
+        with urllib.request.urlopen(f"{self.address}/{index}", timeout=240) as answer:
             return torch.frombuffer(bytearray(answer.read()), dtype=torch.uint8)
 
 

@@ -224,7 +224,7 @@ def test_a_framework_s_checkpoint_is_one_with_its_folder(framework: str, tmp_pat
         capture_output=True,
         text=True,
         check=True,
-        timeout=110,
+        timeout=240,
     )
     found = json.loads(done.stdout.split("saved: ")[1].splitlines()[0])
     assert [(one["step"], one["function"]) for one in found] == [(at, function) for at in steps]

@@ -354,7 +354,7 @@ def test_code_before_the_lock_was_given_up_lies_after_the_phase_before() -> None
             optimizer.clear()
             heap = sorted(range(9))  # first
             heap.append(sum(heap))
-            if forward.get(timeout=100):
+            if forward.get(timeout=240):
                 return
 
     thread = threading.Thread(target=loop, daemon=True)
