@@ -35,7 +35,7 @@ NEAR_PCT = 2.0
 CLOSE_PCT = 5.0
 """A cause at most so many points behind the first is named beside it: on the next run it may be the first."""
 FEWEST_KERNELS = 10
-LEAST_COVERED_PCT = 0.1
+LEAST_COVERED_SHARE = 0.1
 """Share of the capture's time. Without repeated steps, fewer kernels or a smaller share show no step."""
 _FEWEST_STEPS = 2
 
@@ -213,7 +213,7 @@ def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
     few = f"{busy}, in {counted(kernels, 'kernel')}: too little to see a step in"
     if kernels < FEWEST_KERNELS and 2 * timeline.ns_in_steps(timeline.busy) < timeline.length:
         return few
-    if not timeline.counted and timeline.length < LEAST_COVERED_PCT * (high - low):
+    if not timeline.counted and timeline.length < LEAST_COVERED_SHARE * (high - low):
         covered = duration(timeline.length / 1e9)
         return f"{busy}, within {covered} of the {duration((high - low) / 1e9)} of the capture"
     names = timeline.ops.full_name[timeline.ops.kind == model.KERNEL]

@@ -17,6 +17,7 @@ by one, GPU-Util said up to twice the truth; it is a bound then, unless twice is
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Final, Literal, NamedTuple
 
 from llmtop.format import DASH, percent, percent_text
@@ -101,7 +102,8 @@ def idle_pct(rank: Rank) -> float | None:
 
     With `rank.gpu_busy_bound` it is a lower bound.
     """
-    return None if rank.gpu_busy_pct is None else max(0.0, 100.0 - rank.gpu_busy_pct)
+    busy = rank.gpu_busy_pct
+    return max(0.0, 100.0 - busy) if busy is not None and isfinite(busy) else None
 
 
 def idle_text(rank: Rank) -> str:

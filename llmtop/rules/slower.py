@@ -127,10 +127,6 @@ def _most_likely_cause(job: JobState) -> tuple[RankState, Change] | None:
     )
 
 
-def _cause_order(change: Change) -> int:
-    return _CAUSE_FIRST.get(_role(change), 0) if change.part else 4
-
-
 def _role(change: Change) -> Role:
     return "other" if change.part is None or change.part == OUTSIDE else role_of(change.part)
 

@@ -46,8 +46,8 @@ def step_of_median_length(timeline: DeviceTimeline) -> int:
 
 def _median_step(timeline: DeviceTimeline) -> tuple[int | None, int, int]:
     if not timeline.counted:
-        ahead = timeline.ops.start[:_MOST_EVENTS]
-        return None, timeline.begin_ns, min(timeline.end_ns, int(ahead[-1]) + 1) if len(ahead) else timeline.end_ns
+        later = timeline.ops.start[_MOST_EVENTS:]
+        return None, timeline.begin_ns, int(later[0]) if len(later) else timeline.end_ns
     step = step_of_median_length(timeline)
     return step, int(timeline.bounds[step]), int(timeline.bounds[step + 1])
 
