@@ -89,10 +89,13 @@ class RoundMember:
 
 
 class _Runner:
-    """A thread that does the rounds, until it is stuck in one."""
+    """What a thread that does the rounds is at, until it is stuck in one.
 
-    def __init__(self, thread: PeriodicThread) -> None:
-        self.thread = thread
+    It does not refer to its thread: in a reference cycle, a thread that was replaced would keep its descriptor
+    until the next garbage collection, which is rare in a process that allocates little.
+    """
+
+    def __init__(self) -> None:
         self.busy_since: float | None = None
         """Beginning of the round in hand, in monotonic seconds."""
 
@@ -125,6 +128,8 @@ class SharedRounds:
         self._lock = threading.Lock()
         self._members: tuple[RoundMember, ...] = ()
         self._runner: _Runner | None = None
+        self._thread: PeriodicThread | None = None
+        """Thread of `_runner`."""
 
     def set_seconds(self, seconds: float, *, offset: float = 0.0, spacing: float = 0.0) -> None:
         """Change the pace, from the next round on.
@@ -136,25 +141,25 @@ class SharedRounds:
         """
         with self._lock:
             self._seconds, self._offset, self._spacing = seconds, offset, spacing
-            if self._runner is not None:
-                self._runner.thread.set_seconds(seconds, offset)
+            if self._thread is not None:
+                self._thread.set_seconds(seconds, offset)
 
     def add(self, member: RoundMember) -> None:
         """Take a member into the rounds, which begin anew now: rates need two samples."""
         with self._lock:
             self._members = (*self._members, member)
-            if self._runner is None:
+            if self._thread is None:
                 self._start_runner(warms_up=True)
             else:
-                self._runner.thread.warm_up()
+                self._thread.warm_up()
 
     def remove(self, member: RoundMember) -> None:
         """Leave a member out from now on; the thread ends with the last one."""
         with self._lock:
             self._members = tuple(one for one in self._members if one is not member)
-            if not self._members and self._runner is not None:
-                self._runner.thread.stop()
-                self._runner = None
+            if not self._members and self._thread is not None:
+                self._thread.stop()
+                self._runner = self._thread = None
 
     @property
     def is_busy(self) -> bool:
@@ -165,19 +170,18 @@ class SharedRounds:
     def hand_over(self) -> None:
         """Give the rest of a round that takes too long to a new thread; to be called now and then."""
         with self._lock:
-            runner = self._runner
-            since = None if runner is None else runner.busy_since
+            thread, since = self._thread, None if self._runner is None else self._runner.busy_since
             patience = self._patience + self._spacing * len(self._members)
-            if runner is not None and since is not None and time.monotonic() - since >= patience:
-                runner.thread.stop()  # once it comes back
+            if thread is not None and since is not None and time.monotonic() - since >= patience:
+                thread.stop()  # once it comes back
                 self._start_runner(warms_up=False)
 
     def _start_runner(self, *, warms_up: bool) -> None:
-        thread = PeriodicThread(
+        runner = self._runner = _Runner()
+        self._thread = PeriodicThread(
             self._name, lambda: self._round(runner), self._seconds, offset=self._offset, warms_up=warms_up
         )
-        runner = self._runner = _Runner(thread)
-        thread.start()
+        self._thread.start()
 
     def _round(self, runner: _Runner) -> None:
         began = runner.busy_since = time.monotonic()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -84,6 +87,32 @@ def test_a_device_that_hangs_delays_the_others_until_the_round_is_handed_over(de
     stuck.free.set()
     further_rounds(stuck)
     wait_for(lambda: own_threads() == 1)
+
+
+def open_eventfds() -> int:
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found += "eventfd" in os.readlink(f"/proc/self/fd/{number}")
+    return found
+
+
+def test_a_thread_that_was_replaced_leaves_no_descriptor_behind(devices: list[Device]) -> None:
+    stuck, other, *_ = devices
+    before = open_eventfds()
+    gc.disable()
+    try:
+        for _ in range(5):
+            stuck.free.clear()
+            wait_for(lambda: stuck.is_inside)
+            time.sleep(2 * PATIENCE)
+            stuck.shared.hand_over()
+            further_rounds(other)
+            stuck.free.set()
+            wait_for(lambda: own_threads() == 1)
+        wait_for(lambda: open_eventfds() <= before, 10, "the descriptors of the threads that have ended")
+    finally:
+        gc.enable()
 
 
 def test_a_mistake_about_one_device_is_its_own_fault(devices: list[Device]) -> None:
