@@ -89,7 +89,7 @@ class RoundMember:
 
 
 class _Runner:
-    """What a thread that does the rounds is at, until it is stuck in one.
+    """State of a thread that does the rounds, until it is stuck in one.
 
     It does not refer to its thread: in a reference cycle, a thread that was replaced would keep its descriptor
     until the next garbage collection, which is rare in a process that allocates little.
