@@ -144,8 +144,9 @@ def test_decoding_by_hand_with_a_cache_is_a_request_a_prompt(zygote: Zygote, tmp
     source = """
 with torch.no_grad():
     while lasting():
+        prompt = torch.randint(0, 64, (3, 16))
         begun = now()
-        logits, cache = model(torch.randint(0, 64, (3, 16)))
+        logits, cache = model(prompt)
         token = logits[:, -1:].argmax(-1)
         first = now()
         for _ in range(9):
@@ -155,7 +156,9 @@ with torch.no_grad():
         time.sleep(0.1)  # somebody asks again
 print('truth: ' + json.dumps(truth))
 """
-    found = zygote.train(tmp_path / "decodes.py", LASTS + DECODES + source)
+    # So long that a token counted in the wrong phase is more than a machine adds that has to fetch pages first.
+    slow = DECODES.replace("0.04", "0.2").replace("0.01", "0.05")
+    found = zygote.train(tmp_path / "decodes.py", LASTS + slow + source)
     assert (found["kind"], found["inference"], found["left_out"]) == ("request", True, {})
     (line,) = (line for line in found["stdout"].splitlines() if line.startswith("truth: "))
     truth = json.loads(line.removeprefix("truth: "))
@@ -167,7 +170,7 @@ print('truth: ' + json.dumps(truth))
     pairs = list(zip(steps[1:], truth[-len(steps) : -1], strict=True))
     for name, place in (("prefill", 0), ("decode", 1)):
         apart = min(abs(step.time(name) - told[place]) for step, told in pairs)
-        assert apart <= 0.005 + 0.05 * statistics.median(told[place] for _, told in pairs)
+        assert apart <= 0.02 + 0.05 * statistics.median(told[place] for _, told in pairs)
 
 
 def test_a_model_too_slow_to_show_that_it_decodes_shows_it_later(zygote: Zygote, tmp_path: Path) -> None:
