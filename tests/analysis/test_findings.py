@@ -156,7 +156,7 @@ def test_small_kernels_are_counted_by_step_where_there_are_steps(a_step: int, re
         assert found["small_kernels"].summary.endswith("(median 9.00 µs), 100 per step.")
 
 
-def test_a_wait_is_told_with_its_places_and_calls() -> None:
+def test_a_wait_is_reported_with_its_places_and_calls() -> None:
     waits = (
         WaitPlace(pid=PID, call="cudaStreamSynchronize", phase="optimizer", operator="aten::item",
                   calls_per_step=120, host_ms_per_step=1.0),
@@ -215,7 +215,7 @@ def _copy(direction: str, source: str, target: str, size: int, seconds: float = 
     )
 
 
-def test_a_loss_to_copies_is_told_with_the_longest_copy_between_host_and_device() -> None:
+def test_a_loss_to_copies_is_reported_with_the_longest_copy_between_host_and_device() -> None:
     copies = (
         _copy("device-to-device", "device", "device", 1 << 30, 9.0),
         _copy("host-to-device", "pinned", "device", 1 << 20, 1.0),
@@ -231,7 +231,7 @@ def test_a_loss_to_copies_is_told_with_the_longest_copy_between_host_and_device(
     assert found.evidence["from"] == "device"
 
 
-def test_exposed_communication_is_told_beside_all_of_it() -> None:
+def test_exposed_communication_is_reported_beside_all_of_it() -> None:
     found = _found(losing_timeline(exposed=300 * US))["communication_bound"]
     assert found.share_pct == pytest.approx(30.0)
     assert found.evidence["nccl_pct"] == pytest.approx(30.0)
@@ -517,7 +517,7 @@ def test_copies_within_the_device_are_reported_from_a_tenth_on(share: float | No
 
 
 @pytest.mark.parametrize(
-    ("forward", "backward", "told", "reported"),
+    ("forward", "backward", "evidence", "reported"),
     [
         (60.0, 40.0, "operators of autograd's backward pass", True),
         (60.0, 40.2, "operators of autograd's backward pass", True),  # 0.67 times
@@ -528,13 +528,13 @@ def test_copies_within_the_device_are_reported_from_a_tenth_on(share: float | No
     ],
 )
 def test_a_forward_pass_that_takes_longer_than_backward(
-    forward: float, backward: float, told: str, reported: bool
+    forward: float, backward: float, evidence: str, reported: bool
 ) -> None:
     passes = tuple(
         DeviceTimePart(name=name, seconds=1.0, share_pct=share)
         for name, share in (("forward", forward), ("backward", backward))
     )
-    found = _found(time_breakdown=TimeBreakdown(passes=passes, told_by=told))
+    found = _found(time_breakdown=TimeBreakdown(passes=passes, told_by=evidence))
     assert ("slow_forward" in found) == reported
     if reported:
         one = found["slow_forward"]

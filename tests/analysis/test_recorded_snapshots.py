@@ -77,7 +77,7 @@ def _alert(name: str = "input_bound", pid: int | None = PID, **fields: Any) -> A
 
 @pytest.mark.parametrize(("up", "verdict"), [(6, "input_bound"), (5, "gpu_bound")])
 def test_an_alert_that_is_up_for_half_of_the_recording_is_the_verdict(up: int, verdict: str) -> None:
-    """Of ten seconds; up in so many snapshots it was up for one second less."""
+    """The recording lasts ten seconds. An alert that is in `up` snapshots was up for one second less."""
     report = _report(
         *({"ranks": (_rank(busy=95.0),), "alerts": (_alert(),) if number < up else ()} for number in range(11))
     )

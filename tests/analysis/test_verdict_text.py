@@ -37,7 +37,7 @@ def replace_reason(correction: Correction) -> Correction:
     return correction if correction.reason else UNCORRECTED
 
 
-def test_a_loss_is_told_with_its_parts_from_a_percent_on() -> None:
+def test_a_loss_is_reported_with_its_parts_from_a_percent_on() -> None:
     said = _said(_judged(300, {"launch": 0.9, "sync": 0.07, "input": 0.03}))
     assert "30.0 % of 3 whole steps is lost: 27.0 % to " in said
     assert ", 2.1 % to " in said
@@ -45,7 +45,7 @@ def test_a_loss_is_told_with_its_parts_from_a_percent_on() -> None:
     assert "A step takes 1.00 ms on average." in said
 
 
-def test_a_busy_gpu_is_told_with_the_threshold() -> None:
+def test_a_busy_gpu_is_reported_with_the_threshold() -> None:
     said = _said(_judged(50))
     assert "5.0 % of 3 whole steps is lost to idle time, unoverlapped copies and exposed communication" in said
     assert "(threshold 10 %)." in said
@@ -72,7 +72,7 @@ def test_a_verdict_near_the_threshold_is_called_close(lost_us: int) -> None:
         (9.5, 9.51, "This is close to the threshold of 10 %."),
     ],
 )
-def test_what_lies_outside_of_the_steps_is_told_where_it_decides_otherwise(
+def test_what_lies_outside_of_the_steps_is_reported_where_it_decides_otherwise(
     total: float, whole: float, words: str
 ) -> None:
     """Four points, twice the two at which a verdict is close."""
@@ -86,11 +86,11 @@ def test_a_second_cause_is_named_with_both_shares() -> None:
     assert "are within 5 percentage points (16.5 % and 13.5 %): check both causes." in said
 
 
-@pytest.mark.parametrize(("one_off", "told"), [(1.0, True), (0.99, False)])
-def test_one_off_work_is_mentioned_from_a_percent_on(one_off: float, told: bool) -> None:
+@pytest.mark.parametrize(("one_off", "is_mentioned"), [(1.0, True), (0.99, False)])
+def test_one_off_work_is_mentioned_from_a_percent_on(one_off: float, is_mentioned: bool) -> None:
     said = _said(replace(_judged(300), one_off_pct=one_off))
-    assert (f"One-off work ({one_off:.1f} %) is not counted." in said) == told
-    assert ("without one-off work." in said) == told
+    assert (f"One-off work ({one_off:.1f} %) is not counted." in said) == is_mentioned
+    assert ("without one-off work." in said) == is_mentioned
 
 
 def test_one_step_is_no_average() -> None:
@@ -110,7 +110,7 @@ def test_threads_off_the_cpu_name_the_idle_time_where_they_are_most_of_it(launch
     assert ("a launching thread off the CPU" in _said(found)) == off
 
 
-def test_idle_time_is_told_by_its_causes() -> None:
+def test_idle_time_is_reported_by_its_causes() -> None:
     said = _said(_judged(300, {"host": 0.6, "os_wait": 0.4}))
     assert (
         "Parts of these 30.0 %: 18.0 % the host did something else; 12.0 % the host waited in the C library."
@@ -155,7 +155,7 @@ def test_the_straggler_leads_the_sentence() -> None:
         (1.5, "the profiler added 500 ms (50.0 %), which is not counted."),
     ],
 )
-def test_what_the_profiler_added_is_told(captured: float, words: str) -> None:
+def test_what_the_profiler_added_is_reported(captured: float, words: str) -> None:
     correction = Correction(
         undisturbed_seconds=1.0, captured_seconds=captured, device_seconds=0.7, busy_pct=70.0, lost_pct={}
     )
@@ -186,7 +186,7 @@ def test_the_device_is_named_where_there_are_several(
     assert f"30.0 % of 3 whole steps{where} is lost" in said
 
 
-def test_what_lies_in_no_step_is_told_with_its_length() -> None:
+def test_what_lies_in_no_step_is_reported_with_its_length() -> None:
     timeline = losing_timeline(100 * US)
     steps = steps_at(0, STEP_NS, 2 * STEP_NS, 3 * STEP_NS)
     made = Tables()
@@ -244,25 +244,25 @@ def test_notes_name_what_a_capture_lacks() -> None:
     )
 
 
-@pytest.mark.parametrize(("took", "told"), [(11, True), (10, False)])
-def test_the_profiler_s_own_time_is_noted_from_a_percent_on(took: int, told: bool) -> None:
+@pytest.mark.parametrize(("took", "is_noted"), [(11, True), (10, False)])
+def test_the_profiler_s_own_time_is_noted_from_a_percent_on(took: int, is_noted: bool) -> None:
     made = Tables()
     made.launched(1, 0, 0, 1000)
     overhead = model.build(model.Table, {"start": [-900, 100], "end": [-100, 100 + took]})
     notes = _notes(made, overhead=overhead)
-    assert ("the profiler itself took 1.1 % of the capture's time" in notes) == told
+    assert ("the profiler itself took 1.1 % of the capture's time" in notes) == is_noted
 
 
-@pytest.mark.parametrize(("world", "nccl", "told"), [(2, True, True), (1, True, False), (2, False, False)])
-def test_a_rank_alone_is_noted(world: int, nccl: bool, told: bool) -> None:
+@pytest.mark.parametrize(("world", "nccl", "is_noted"), [(2, True, True), (1, True, False), (2, False, False)])
+def test_a_rank_alone_is_noted(world: int, nccl: bool, is_noted: bool) -> None:
     made = Tables()
     made.launched(1, 0, 0, 1000, "ncclDevKernel_AllReduce_Sum_f32_RING_LL" if nccl else "gemm")
     notes = _notes(made, ranks=[model.TracedRank(PID, 0, world)])
-    assert any(note.startswith(f"this is rank 0 of {world}, alone") for note in notes) == told
+    assert any(note.startswith(f"this is rank 0 of {world}, alone") for note in notes) == is_noted
 
 
 def _corrected(lost: dict[LossId, float], before: float | None, after: float | None, **more: Any) -> Correction:
-    """Of a step of 1 ms of which the device works `1 - lost`."""
+    """Device time of one step of 1 ms; the device works for `1 - lost` of it."""
     timeline = losing_timeline(round(sum(lost.values()) * 10) * US)
     return correct_shares(timeline, lost, more.pop("one_off", 0), UnprofiledStep(before, after, **more))
 
@@ -347,7 +347,7 @@ def test_one_off_work_is_no_part_of_the_captured_step() -> None:
 
 
 def _waiting(waited: int, before: int) -> tuple[int, str]:
-    """Without steps: so much work, a gap of 100 us of which `waited` us depend on work from before, and more."""
+    """A capture without steps: work, a gap of 100 us (`waited` us of it depend on earlier work), and more work."""
     made = Tables()
     made.op(0, before)
     made.op(before + 100 * US, before + 100 * US + 800 * US)

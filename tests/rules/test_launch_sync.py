@@ -220,7 +220,7 @@ def test_launching_is_the_bottleneck_from_its_limits_on(
 @pytest.mark.parametrize(
     ("outside", "found", "wait", "expected"),
     [
-        (3.5, 5.0, 0.5, True),  # 35 % outside, in 5 of which the GPU works
+        (3.5, 5.0, 0.5, True),  # 35 % outside; the GPU works in 5 points of it
         (3.7, 5.0, 0.5, False),
         (3.5, 5.0, 0.3, False),
         (3.5, 5.0, 9.0, True),

@@ -279,7 +279,7 @@ def test_waiting_for_data_hides_no_larger_part_of_the_step(dataload: float, expe
 def _state(
     outside: float = 2.5, phases: dict[str, float] | None = None, count: int = 40, **fields: Any
 ) -> RankState:
-    """A rank that is outside of phases for so many seconds of ten, of which one cause takes half."""
+    """A rank with `outside` of ten seconds outside of phases; one cause takes half of them."""
     steps = steps_of(phases or {"forward": 100.0 - 10 * outside}, count=count)
     cause = Cause(what="train.py:9 work()", seconds=outside / 2)
     usual = {

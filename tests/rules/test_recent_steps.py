@@ -245,7 +245,7 @@ def test_what_no_phase_covers_is_outside() -> None:
 
 
 COPYING = {"pcie_rx_bytes_per_s": 30e9, "sm_active_pct": 5.0, "pcie_gen": 5, "pcie_width": 16}
-"""PCIe 5 with 16 lanes carries 63.0 GB/s, a tenth of which is 6.3, and half 31.5."""
+"""PCIe 5 with 16 lanes carries 63.0 GB/s, a tenth is 6.3, and half is 31.5."""
 
 
 @pytest.mark.parametrize(

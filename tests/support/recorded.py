@@ -14,6 +14,19 @@ def steps_of(recorder: Recorder) -> list[wire.StepDone]:
     return msgspec.convert(StepReader(recorder).read(0, 1 << 20)[1], list[wire.StepDone])
 
 
+def ring_times(recorder: Recorder) -> list[tuple[int, ...]]:
+    """Index, begin, duration and interval of each row of the ring, in ns; -1 for no interval."""
+    return [row[:4] for row in recorder.ring.rows[: recorder.ring.count]]
+
+
+def ring_phases(recorder: Recorder, number: int = -1) -> dict[str, tuple[int, int]]:
+    """Time in ns and count of each phase of a row of the ring."""
+    cells = recorder.ring.rows[: recorder.ring.count][number][6:]
+    names = recorder.paths.names
+    found = {names[slot // 2]: cells[slot : slot + 2] for slot in range(0, len(cells), 2)}
+    return {name: pair for name, pair in found.items() if pair != (0, 0)}
+
+
 class Recorded:
     """The process's recorder, and what a monitor would be sent of it."""
 

@@ -112,7 +112,7 @@ def test_calls_without_steps_have_no_figure_per_step() -> None:
 
 
 def test_calls_per_step_are_of_all_processes_each_by_its_own_steps() -> None:
-    """Two processes, of which one works on two GPUs: its calls count once."""
+    """Two processes. One works on two GPUs, and its calls count once."""
     made = Tables()
     for pid, calls in ((1, 3), (2, 6)):
         for number in range(calls):

@@ -1,4 +1,4 @@
-"""Passes over prompts and for single tokens, told by their kernels alone."""
+"""Passes over prompts and for single tokens, identified by their kernels alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _passes(pattern: str, *, choice: str = CHOICE, took: dict[str, int] | None =
     return token_passes(made.trace())
 
 
-def test_prompts_and_tokens_are_told_apart() -> None:
+def test_prompts_and_tokens_are_distinguished() -> None:
     found = _passes("PttttPtttt")
     assert found is not None
     assert found.prefill.tolist() == [True, *[False] * 4] * 2

@@ -84,8 +84,8 @@ def test_a_collective_that_took_no_time_is_in_no_rate() -> None:
 
 
 def _three_steps() -> DeviceTimeline:
-    """Three steps of 1000 ns; in each a kernel of 800 and 100, 200 and 300 ns of NCCL, of which 50 are beside the
-    kernel."""
+    """Three steps of 1000 ns. Each has a kernel of 800 ns and 100, 200 and 300 ns of NCCL; 50 ns of it are beside
+    the kernel."""
     made = Tables()
     for step in range(3):
         at = step * 1000
@@ -162,7 +162,7 @@ def test_the_name_that_the_file_gives_comes_before_the_kernel_s() -> None:
 
 
 def _rank(pid: int, exposed: int) -> DeviceTimeline:
-    """A rank with two steps of 1000 ns, of which so many are exposed NCCL; 0 has none."""
+    """A rank with two steps of 1000 ns. `exposed` ns of each are exposed NCCL; 0 means no NCCL."""
     made = Tables()
     for step in range(2):
         at = 1000 * step

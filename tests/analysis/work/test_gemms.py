@@ -137,8 +137,8 @@ def test_the_roof_of_an_h100_is_its_datasheet_s() -> None:
     assert roof.flops_per_s["bf16"] == pytest.approx(989e12, rel=0.01)
     assert roof.flops_per_s["tf32"] == pytest.approx(989e12 / 2, rel=0.01)
     assert roof.flops_per_s["fp32"] == pytest.approx(67e12, rel=0.01)
-    (told,) = gpu_roofs(made.trace(gpus={0: replace(H100, dram_bytes_per_s=2e12)}))
-    assert told.bytes_per_s == 2e12, "what the tool gives comes first"
+    (roof,) = gpu_roofs(made.trace(gpus={0: replace(H100, dram_bytes_per_s=2e12)}))
+    assert roof.bytes_per_s == 2e12, "what the tool gives comes first"
 
 
 def test_equal_gpus_have_one_roof_and_unknown_ones_none() -> None:

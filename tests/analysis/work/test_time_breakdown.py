@@ -49,7 +49,7 @@ class Work(Tables):
         self.at += 100
 
 
-def test_passes_of_a_training_are_told_by_autograd_s_operators() -> None:
+def test_passes_of_a_training_are_identified_by_autograd_s_operators() -> None:
     made = Work()
     made.run(10, GEMM, "aten::mm*")
     made.run(20, GEMM, EVALUATE, "MmBackward0", "aten::mm")

@@ -15,7 +15,7 @@ from llmtop.instrument.record import state
 from llmtop.instrument.record.recorder import Step, phase_of
 from tests.support.manual_clock import ManualClock
 from tests.support.phases import begin_phase, end_phase
-from tests.support.recorded import Recorded
+from tests.support.recorded import Recorded, ring_phases, ring_times
 
 ENCLOSING = "phases that enclose a step or were not ended within it"
 
@@ -54,14 +54,11 @@ class Rig:
     @property
     def rows(self) -> list[tuple[Any, ...]]:
         """Index, begin, duration and interval of each step."""
-        return [row[:4] for row in self.recorder.ring.rows[: self.recorder.ring.count]]
+        return ring_times(self.recorder)
 
     def phases(self, number: int = -1) -> dict[str, tuple[int, int]]:
         """Return time and count of each phase of a step."""
-        cells = self.recorder.ring.rows[: self.recorder.ring.count][number][6:]
-        names = self.recorder.paths.names
-        found = {names[slot // 2]: cells[slot : slot + 2] for slot in range(0, len(cells), 2)}
-        return {name: pair for name, pair in found.items() if pair != (0, 0)}
+        return ring_phases(self.recorder, number)
 
     @property
     def left_out(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ def _feed(
 
 
 def _about(level: float, count: int, off: float = 1e-3) -> list[float]:
-    """Values around a level, each of which differs from the one before by twice as much in log space."""
+    """Values around a level; each differs from the one before by twice as much in log space."""
     return [level * math.exp(off * (-1) ** place) for place in range(count)]
 
 

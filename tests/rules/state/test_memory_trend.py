@@ -103,7 +103,7 @@ def test_samples_of_the_warm_up_do_not_count(step: int | None, counts: bool) -> 
     trend.add(0.0, rank(step=step, warmup_steps=5, memory_allocated_bytes=-7))
     for place in range(24):
         trend.add(1.0 + place, rank(step=21 + 15 * place, warmup_steps=5, memory_allocated_bytes=place))
-    # A sample more shifts the stretches by one: the first is of 3 samples then, of which the first two are old.
+    # A sample more shifts the stretches by one: the first then has 3 samples, and two of them are old.
     firsts = {growth.first_bytes for growth in trend.growths()}
     assert firsts == ({-7} if counts else {0})
 

@@ -19,7 +19,7 @@ CONSISTENT = 1.4826
 
 
 def _fed(count: int, value: Callable[[int], float], limits: CurveLimits = PLAIN) -> MetricCurve:
-    """A curve after values of steps 0, 1, 2 ..., none of which is an excursion."""
+    """A curve after values of steps 0, 1, 2 ..., without an excursion."""
     curve = MetricCurve(limits)
     for step in range(count):
         assert not curve.add(step, value(step), is_lr_known=True)
@@ -310,7 +310,7 @@ def test_a_value_above_a_trend_that_has_ended_must_have_risen_itself(rises: floa
     low = RiseLimits(sigmas=5.0, factor=1.01, times=2.0)
     curve = _fed(400, lambda step: math.exp(-0.003 * step), CurveLimits(pair=low, single=low, is_linear=True))
     trend, median = -0.003 * 400, -0.003 * (392 + 399) / 2
-    # The distance of which the value rises by that part: trend + distance - median = rises * distance.
+    # The value rises by that part of the distance: trend + distance - median = rises * distance.
     distance = (median - trend) / (1.0 - rises)
     assert bool(curve.add(400, math.exp(trend + distance), is_lr_known=True)) is begins
 
