@@ -82,7 +82,7 @@ CHECKS: Final = (
     Check("exit", 240, ("llmtop/instrument/control", "llmtop/instrument/ending.py"), ("--out", "{out}")),
     Check("driver_process", 75, ("collectors/driver",)),
     Check("after_capture", 180, ("llmtop/instrument/control/cupti.py", "llmtop/capture/in_process")),
-    Check("watching", 90, ("llmtop/instrument/serve",), ("--rounds", "3")),
+    Check("watching", 330, ("llmtop/instrument/serve",), ("--rounds", "4")),
     Check("situations", 200, ("tui/panes", "llmtop/rules"), ("--out", "{out}"), gpus=2),
     Check("jax", 180, ("llmtop/integrations/jax.py", "llmtop/trace/xla")),
     Check("pid_namespace", 45, ("collectors/nvml",)),

@@ -1,11 +1,13 @@
 """A launch-bound training that prints what its steps take: python -m tests.gpu.watched_training SECONDS
 
-One line a second: unix seconds, and the mean and median milliseconds of the steps that began in it. On a GPU where
+One line a second: unix seconds, the mean and median milliseconds of the steps that began in it, and of a step the
+processor milliseconds, the voluntary and the other context switches of the thread that trains. On a GPU where
 there is one.
 """
 
 from __future__ import annotations
 
+import resource
 import statistics
 import sys
 import time
@@ -26,7 +28,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
     batch = torch.randn(64, width, device=device)
     ends = time.monotonic() + float(sys.argv[1])
-    second, taken = int(time.time()), []
+    second, taken, before = int(time.time()), [], _spent()
     while time.monotonic() < ends:
         begun = time.perf_counter()
         optimizer.zero_grad()
@@ -35,8 +37,15 @@ def main() -> None:
         optimizer.step()
         taken.append(1e3 * (time.perf_counter() - begun))
         if int(time.time()) != second:
-            print(second, f"{statistics.mean(taken):.4f}", f"{statistics.median(taken):.4f}", flush=True)
-            second, taken = int(time.time()), []
+            now = _spent()
+            spent = (f"{(now_one - one) / len(taken):.4f}" for one, now_one in zip(before, now, strict=True))
+            print(second, f"{statistics.mean(taken):.4f}", f"{statistics.median(taken):.4f}", *spent, flush=True)
+            second, taken, before = int(time.time()), [], now
+
+
+def _spent() -> tuple[float, int, int]:
+    of_thread = resource.getrusage(resource.RUSAGE_THREAD)
+    return 1e3 * time.thread_time(), of_thread.ru_nvcsw, of_thread.ru_nivcsw
 
 
 if __name__ == "__main__":
