@@ -149,7 +149,7 @@ def without_known_secrets(text: str) -> str:
     for pattern in (_NAMED_VALUE, *_SPREAD_VALUES):
         text = pattern.sub(_without_named_value, text)
     text = _without_assigned(text)
-    if " -p" in text:
+    if "-p" in text:
         text = "\n".join(map(_without_password_option, text.split("\n")))
     return text
 
@@ -296,7 +296,7 @@ def _without_named_value(found: re.Match[str]) -> str:
 
 
 def _without_password_option(line: str) -> str:
-    if " -p" not in line or _NO_PASSWORD_OPTION.search(line):
+    if "-p" not in line or _NO_PASSWORD_OPTION.search(line):
         return line
     return _PASSWORD_OPTION.sub(
         lambda found: found[0] if _NO_PASSWORD.match(found[2]) else f"{found[1]}{MASK}", line

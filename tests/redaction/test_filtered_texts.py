@@ -92,6 +92,8 @@ TEXTS = [
     ("https://git:pw@host.org/x", "https://***@host.org/x"),
     # The option -p of unknown programs.
     ("x -p hunter2 y", "x -p *** y"),
+    ("-p hunter2", "-p ***"),
+    ("y\n-p hunter2", "y\n-p ***"),
     ("x -p=hunter2 y", "x -p=*** y"),
     ("x -p 8080:80 y", "x -p 8080:80 y"),
     ("x -p a/b y", "x -p a/b y"),

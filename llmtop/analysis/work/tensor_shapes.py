@@ -98,16 +98,14 @@ def _parse_list(text: str) -> list[Any]:
 
 
 def shape_text(text: str) -> str:
-    """Return the tensors among the inputs for a reader: 8944x1024, 1024x2816 bf16."""
-    parts, last = [], None
-    for shape, dtype in parse_inputs(text):
-        if shape is None:
-            continue
-        if dtype != last and last is not None:
-            parts[-1] += f" {last}"
-        parts.append("x".join(map(str, shape)) or "scalar")
-        last = dtype or last
-    said = ", ".join(parts) + (f" {last}" if last and parts else "")
+    """Return the tensors among the inputs for a reader: 8944x1024, 1024x2816 bf16; "?" is an unknown type."""
+    tensors = [(shape, dtype or "?") for shape, dtype in parse_inputs(text) if shape is not None]
+    parts = ["x".join(map(str, shape)) or "scalar" for shape, _ in tensors]
+    types = [dtype for _, dtype in tensors]
+    for place, dtype in enumerate(types):
+        if types[place + 1 : place + 2] != [dtype] and set(types) != {"?"}:
+            parts[place] += f" {dtype}"
+    said = ", ".join(parts)
     lists = [shape for shape in _parse_list(text.partition(" ")[0]) if isinstance(shape, list)]
     many = [len(shape) for shape in lists if shape and all(isinstance(one, list) for one in shape)]
     said = ", ".join([*(f"{number} tensors" for number in many), *([said] if said else [])])
