@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from llmtop.analysis.analyze_recording import analyze_snapshots
-from llmtop.bench.model.results import BenchRun, BenchSettings, MeasuredSteps
+from llmtop.analysis.verdict import BORDER_PCT
+from llmtop.bench.model.results import BenchRun, BenchSettings, MeasuredSteps, RunFigures
 from llmtop.bench.run import steadiness
 from llmtop.bench.run.command_process import CommandProcess
 from llmtop.bench.run.run_figures import window_figures
 from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
-from llmtop.format import counted, duration, printable
+from llmtop.format import counted, duration, percent_text, printable
 from llmtop.launch.uninstrumentable import OFF_REASON, flag_message, unattachable_reason, unsupported_python_flag
+from llmtop.model.bottlenecks import BOTTLENECKS
+from llmtop.model.gpu_busy import source_name
+from llmtop.model.snapshot import Snapshot
 from llmtop.naming import variable_names
 
 
@@ -39,12 +43,13 @@ def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command:
     during = [one for one in watch.snapshots if window.started_at <= one.time <= ended + 1.0]
     uuids = {rank.rank.gpu_uuid for rank in steps.ranks if rank.rank.gpu_uuid}
     by_gpus, more, shared = steadiness.gpu_findings(uuids, during, command.owns)
-    verdict, summary = _verdict(watch, window)
+    figures = window_figures(window, steps.measured_steps(settings), steps.ranks, list(watch.snapshots), shared)
+    verdict, summary = verdict_of_window(during, figures)
     return replace(
         run,
         steps_seen=steps.step_count,
         window=window,
-        figures=window_figures(window, steps.measured_steps(settings), steps.ranks, list(watch.snapshots), shared),
+        figures=figures,
         verdict=verdict,
         verdict_summary=summary,
         unsteady=[*steadiness.step_findings(window), *by_gpus],
@@ -116,14 +121,24 @@ def _turn_findings(steps: RunSteps, turn: float) -> list[str]:
     return found
 
 
-def _verdict(watch: RunWatch, window: MeasuredSteps) -> tuple[str, str]:
-    ended = window.started_at + window.seconds
-    during = (one for one in watch.snapshots if window.started_at <= one.time <= ended + 1.0)
+def verdict_of_window(during: Iterable[Snapshot], figures: RunFigures) -> tuple[str, str]:
+    """Return the verdict on a window, as in `llmtop report`, and its sentence; "unknown" and "" without snapshots.
+
+    Args:
+        during: snapshots within the window, oldest first.
+        figures: of the window. Snapshots average GPU-Util over more seconds than a short run lasts, so that its
+            verdict by them alone is unknown.
+    """
     try:
         report = analyze_snapshots(during, "the window")
     except UnusableInput:
         return "unknown", ""
-    return report.verdict, report.summary
+    idle = figures.gpu_idle_pct
+    if report.verdict != "unknown" or idle is None or figures.gpu_idle_bound or idle >= BORDER_PCT:
+        return report.verdict, report.summary
+    source = source_name(figures.gpu_idle_source)
+    name = BOTTLENECKS["gpu_bound"].name
+    return "gpu_bound", f"{name}: the GPU was idle for {percent_text(idle, 1)} of the window, by {source}."
 
 
 def _incomplete_notes(
