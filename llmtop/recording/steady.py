@@ -15,7 +15,7 @@ class MonotonicTime:
     """Unix time of each snapshot of a stream, without any setting of the wall clock since the first."""
 
     def __init__(self) -> None:
-        self._first: Snapshot | None = None
+        self._first_time = self._first_monotonic = 0.0  # no snapshot: a first one may have a thousand steps
         self._newest: float | None = None
 
     def time_of(self, snapshot: Snapshot) -> float:
@@ -26,8 +26,8 @@ class MonotonicTime:
         now, newest = snapshot.monotonic, self._newest
         if now is None:
             return snapshot.time
-        if self._first is None or newest is None or now < newest - _ANOTHER_BOOT_SECONDS:
-            self._first, self._newest = snapshot, now
+        if newest is None or now < newest - _ANOTHER_BOOT_SECONDS:
+            self._first_time, self._first_monotonic, self._newest = snapshot.time, now, now
             return snapshot.time
         self._newest = max(now, newest)
-        return self._first.time + now - (self._first.monotonic or 0.0)
+        return self._first_time + now - self._first_monotonic
