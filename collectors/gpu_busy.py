@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -69,7 +69,8 @@ class GpuBusy:
         self._clock = MonotonicTime()
         self._gpus: dict[str, deque[_Sample]] = {}
         self._sampled: dict[str, float | None] = {}
-        self._last: dict[tuple[str, int, float], Rank] = {}
+        self._last: dict[tuple[str, int, float], dict[str, Any]] = {}
+        """What a rank was given last, by name; not the rank, which has all new steps."""
         self._unlisted_since: dict[str, float] = {}
         self._now = 0.0
         self._keep = WINDOW_SECONDS
@@ -94,7 +95,7 @@ class GpuBusy:
             return snapshot
         alone = _exclusive_gpus(snapshot, self._gpus_with_unlisted_users(snapshot, now))
         ranks = tuple(self._with_busy_share(rank, alone, now) for rank in snapshot.ranks)
-        self._last = {_key(rank): rank for rank in ranks}
+        self._last = {_key(rank): {name: getattr(rank, name) for name in _FIELDS} for rank in ranks}
         return replace(snapshot, ranks=ranks)
 
     def _add_samples(self, gpus: Iterable[Gpu], now: float) -> None:
@@ -121,8 +122,7 @@ class GpuBusy:
         if rank.step is None:
             return _with_busy(rank, None, None)
         if rank.state == "gone":
-            last = self._last.get(_key(rank), rank)
-            return replace(rank, **{name: getattr(last, name) for name in _FIELDS})
+            return replace(rank, **self._last.get(_key(rank), {}))
         uuid = alone.get((rank.host, rank.pid))
         since = _figures_since(rank, now)
         means = None if uuid is None or since is None else _means(self._gpus.get(uuid, ()), since)

@@ -34,7 +34,7 @@ from tui.screens.base import NO_GPU, LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.screens.registry import screen_class
 from tui.state.earlier_view import EarlierView
-from tui.state.history import SPANS
+from tui.state.history import SPANS, without_new_steps
 from tui.state.past_loader import PastLoader
 from tui.state.process_ref import ProcessRef
 from tui.state.view import View
@@ -235,11 +235,11 @@ class LlmtopApp(ScreenContext):
                 continue
             at = history.add(item)
             self.view.alerts.take(item)
-            self._newest = item
+            self._newest = without_new_steps(item)
             if self.replaying:
                 history.instant = at
-        newest = next((item for item in reversed(waiting) if isinstance(item, Snapshot)), None)
-        if newest is None:
+        newest = self._newest
+        if newest is None or not any(isinstance(item, Snapshot) for item in waiting):
             return
         if self._run is not None and not self._loads_run:
             self._begin_loading(self._run)

@@ -8,6 +8,7 @@ so that steps of a millisecond cost no more memory than those of a second; a lon
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -150,12 +151,13 @@ _MERGED = ("elapsed", "outside", "tokens", "tokens_in", "samples", "gpu", "idle"
 class _Block:
     """Steps that come into the window and leave it together."""
 
-    __slots__ = ("last", "lengths", "only", "requests", "seconds", "sums")
+    __slots__ = ("last_index", "lengths", "only", "requests", "seconds", "sums")
 
     def __init__(self) -> None:
-        self.lengths: list[float] = []
+        # Neither floats nor a step: each would hold on to the memory around it, of a message that has gone.
+        self.lengths = array("d")
         self.seconds = 0.0
-        self.last: Step | None = None
+        self.last_index = -1
         self.only: CountedStep | None = None
         """The step of a block of one, as most are."""
         self.sums: Sums | None = None
@@ -165,7 +167,7 @@ class _Block:
 
     def add(self, counted: CountedStep, seconds: float) -> None:
         self.seconds += seconds
-        self.last = counted.step
+        self.last_index = counted.step.index
         if counted.step.ttft_seconds is not None:
             self.requests[counted.step.index] = counted.step
         self.lengths.append(counted.length)
@@ -198,9 +200,7 @@ class StepWindow:
         self._seconds = 0.0
         self._place: dict[int, tuple[_Block, Step]] = {}
         """The last steps by index, for their GPU times."""
-        self._ordered: list[float] = []
-        self._came: list[float] = []
-        self._went: list[float] = []
+        self._ordered, self._came, self._went = array("d"), array("d"), array("d")
         """Lengths as they were put in order last, and those that came and went since."""
         self._first_tokens = 0
         """How many requests are in it of which it is known when their first token was there."""
@@ -241,7 +241,7 @@ class StepWindow:
 
     def drop_before(self, first: int) -> None:
         """Drop the steps before that index, at which steps changed."""
-        while self._blocks and (last := self._blocks[0].last) is not None and last.index < first:
+        while self._blocks and self._blocks[0].last_index < first:
             self._drop()
 
     def keep_newest(self, number: int) -> None:
@@ -254,18 +254,18 @@ class StepWindow:
         while self._blocks:
             self._drop()
 
-    def lengths(self) -> list[float]:
+    def lengths(self) -> Sequence[float]:
         """Return the lengths of all steps in it, in ascending order; not to be changed, and good until the next
         step."""
         came, went = self._came, self._went
         if len(came) + len(went) > _FEW:
-            self._ordered = sorted(chain.from_iterable(block.lengths for block in self._blocks))
+            self._ordered = array("d", sorted(chain.from_iterable(block.lengths for block in self._blocks)))
         else:
             for length in came:
                 insort(self._ordered, length)
             for length in went:
                 del self._ordered[bisect_left(self._ordered, length)]
-        self._came, self._went = [], []
+        self._came, self._went = array("d"), array("d")
         return self._ordered
 
     @property
@@ -324,7 +324,7 @@ class StepWindow:
         block.requests = {}
         block.only = block.sums = None
         self._went += block.lengths
-        block.lengths = []  # by which a GPU time that comes later sees that the block is gone
+        block.lengths = array("d")  # by which a GPU time that comes later sees that the block is gone
         if not self._blocks:
             self.sums, self._seconds = Sums(), 0.0  # what rounding has left of it goes, too
 

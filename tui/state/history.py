@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
 from llmtop.recording.steady import MonotonicTime
@@ -161,6 +162,12 @@ def step_values(rank: Rank, late: float) -> Iterator[tuple[float, float, float]]
             yield start, start + step.seconds, request_latency(step)
         elif took is not None:
             yield start - took, start, took
+
+
+def without_new_steps(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot for the screen, which shows no single step. A training of short steps has a thousand."""
+    ranks = tuple(replace(rank, new_steps=(), gpu_updates=()) for rank in snapshot.ranks)
+    return replace(snapshot, ranks=ranks)
 
 
 class History:

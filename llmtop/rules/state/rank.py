@@ -104,6 +104,8 @@ class RankState:
         self._three_steps = 3 * usual
         self.memory.add(now, rank)
         self.health.add(now, rank)
+        if rank.new_steps:
+            self.rank = replace(rank, new_steps=(), gpu_updates=())  # a thousand steps, until the next snapshot
 
     @property
     def is_stepping(self) -> bool:

@@ -20,13 +20,13 @@ def test_lengths_are_those_of_the_newest_steps_in_order(usual: float) -> None:
         lengths.append(length)
         window.add(CountedStep(step, length, length, None))
         if dice.random() < 0.1:
-            assert window.lengths() == sorted(lengths[-len(window) :])
+            assert list(window.lengths()) == sorted(lengths[-len(window) :])
         if dice.random() < 0.01:
             window.drop_before(index - 3)
-    assert window.lengths() == sorted(lengths[-len(window) :])
+    assert list(window.lengths()) == sorted(lengths[-len(window) :])
     assert window.has_first_tokens == bool(window.first_tokens())
     window.clear()
-    assert window.lengths() == []
+    assert list(window.lengths()) == []
     assert not window.has_first_tokens
 
 
