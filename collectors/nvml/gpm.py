@@ -17,7 +17,7 @@ from llmtop.model.signals import MIB, SIGNALS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Final
 
 APART_SECONDS = 0.1
 """NVML's own minimum between two samples."""
@@ -92,11 +92,17 @@ class Gpm:
         }
 
 
+_ROUNDING: Final = 1e-9
+
+
 def _value(answer: int, value: float, factor: int) -> float | None:
-    """A metric can be refused for itself, and reads NaN where its unit is powered down or shared, or -0."""
+    """A metric can be refused for itself, and reads NaN where its unit is powered down or shared.
+
+    An idle unit reads -0, or what rounding leaves below it (-1e-14 on an H200).
+    """
     if answer != pynvml.NVML_SUCCESS or math.isnan(value):
         return None
-    return value * factor or 0.0
+    return 0.0 if -_ROUNDING < value <= 0 else value * factor
 
 
 def supported(call: Caller, handle: Any) -> bool | None:

@@ -127,6 +127,13 @@ def test_a_gpm_metric_that_is_not_a_number_or_is_refused_is_absent_alone(
     assert not absent(gpu_when(source, 2, whole))
 
 
+@pytest.mark.parametrize("read", [-0.0, -1.2571e-14])
+def test_what_rounding_leaves_below_zero_is_zero(nvml_stub: Driver, source: OwnSource, read: float) -> None:
+    nvml_stub.scenario.set(0, tensor_active=read).write()
+    source.start()
+    assert str(gpu_when(source, 0, whole).tensor_active_pct) == "0.0"
+
+
 def test_a_hanging_gpu_loses_its_values_and_delays_nobody(nvml_stub: Driver, impatient_source: OwnSource) -> None:
     source = impatient_source
     source.start()
