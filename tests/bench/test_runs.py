@@ -81,6 +81,7 @@ def test_a_command_that_never_steps_is_told_and_why(bench: Bench, tmp_path: Path
     assert _metrics(tmp_path / "a")["runs"][0]["window"] is None
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 def test_a_crash_before_the_first_step_is_told_with_its_last_line(bench: Bench, tmp_path: Path) -> None:
     program = "import os, sys; print('out'); os.write(2, b'no weights here: m.pt\\n'); sys.exit(5)"
     _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", program])).communicate(timeout=240)
@@ -100,6 +101,7 @@ def test_a_crash_before_the_first_step_is_told_with_its_last_line(bench: Bench, 
     )
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 @pytest.mark.parametrize(
     "program", ["import time; time.sleep(600)", "import llmtop, time; llmtop.step(); time.sleep(600)"]
 )
@@ -117,6 +119,7 @@ def test_a_run_without_steps_ends_after_the_time_that_is_stated(
     assert run["wall_seconds"] < 30
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 def test_ctrl_c_before_the_first_run_leaves_a_summary_and_no_traceback(bench: Bench, tmp_path: Path) -> None:
     with bench(["--seconds", "3000", "--runs", "2"]) as started:
         wait_for((tmp_path / "a" / "metrics.json").exists, 60, "the file")

@@ -144,6 +144,9 @@ def test_a_slower_program_is_a_regression_and_no_paused_step_counts(start: Start
     assert sum(one > 0.8 * TURN_SECONDS for one in child) >= 3, "a session of its own is stopped too"
 
 
+@pytest.mark.slow(
+    "two programs in turns; test_a_slower_program_is_a_regression_and_no_paused_step_counts has them"
+)
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
@@ -166,6 +169,9 @@ def test_one_that_ends_early_ends_the_other(start: Start, tmp_path: Path, ends: 
     assert not _left(tmp_path)
 
 
+@pytest.mark.slow(
+    "two programs in turns; test_a_slower_program_is_a_regression_and_no_paused_step_counts has them"
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_no_stopped_process(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     with start(["--seconds", "3000", "--runs", "2"]) as started:
@@ -180,6 +186,9 @@ def test_ctrl_c_leaves_no_stopped_process(start: Start, tmp_path: Path, number: 
     assert not _left(tmp_path)
 
 
+@pytest.mark.slow(
+    "two programs in turns; test_a_slower_program_is_a_regression_and_no_paused_step_counts has them"
+)
 def test_a_killed_bench_leaves_no_process(start: Start, tmp_path: Path) -> None:
     with start(["--seconds", "3000", "--runs", "2"]) as started:
         wait_for(lambda: _in_turns(tmp_path), 60, "the turns")
@@ -188,6 +197,9 @@ def test_a_killed_bench_leaves_no_process(start: Start, tmp_path: Path) -> None:
         wait_for(lambda: not _left(tmp_path), 60, "the programs' end")
 
 
+@pytest.mark.slow(
+    "two programs in turns; test_a_slower_program_is_a_regression_and_no_paused_step_counts has them"
+)
 def test_a_killed_turn_taker_fails_the_bench_and_leaves_no_stopped_process(start: Start, tmp_path: Path) -> None:
     with start(["--seconds", "3000", "--runs", "2"]) as started:
         wait_for(lambda: _in_turns(tmp_path), 60, "the turns")

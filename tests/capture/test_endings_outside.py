@@ -47,7 +47,7 @@ def recording(engine: str, runtime_dir: Path, out: Path) -> Iterator[tuple[Ready
             capture.kill()
 
 
-@pytest.mark.slow("one end stands for all; each is a capture by nsys", kept=("raise",))
+@pytest.mark.slow("a capture by nsys; test_a_captured_training_ends_as_it_would_without has a recorder within")
 @pytest.mark.nsys
 @pytest.mark.usefixtures("real_nsys")
 @pytest.mark.parametrize("word", ENDS)
@@ -64,7 +64,7 @@ def test_a_training_that_nsys_collects_from_ends_as_it_would_without(
             assert json.loads((folder / "capture.json").read_bytes())["state"] in ("done", "partial", "failed")
 
 
-@pytest.mark.slow("test_a_training_that_nsys_collects_from_ends_as_it_would_without finds the same fault")
+@pytest.mark.slow("a capture by Kineto; test_a_captured_training_ends_as_it_would_without has a recorder within")
 @pytest.mark.parametrize("word", ENDS)
 def test_a_training_that_kineto_records_ends_as_it_would_without(
     word: str, runtime_dir: Path, tmp_path: Path

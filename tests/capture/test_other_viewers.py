@@ -46,6 +46,9 @@ def files(result: take.Result) -> list[Path]:
     return sorted((result.folder / "traces").iterdir())
 
 
+@pytest.mark.slow(
+    "two ranks that torch records; test_only_the_rank_is_added writes the same into a file"
+)
 @pytest.mark.torch
 def test_the_rank_is_in_the_name_and_in_the_file(captured: take.Result) -> None:
     assert [path.name for path in files(captured)] == ["rank0.pt.trace.json", "rank1.pt.trace.json"]
@@ -61,6 +64,9 @@ def test_the_rank_is_in_the_name_and_in_the_file(captured: take.Result) -> None:
     )
 
 
+@pytest.mark.slow(
+    "two ranks that torch records; test_only_the_rank_is_added writes the same into a file"
+)
 @pytest.mark.torch
 def test_tensorboard_s_plugin_finds_a_worker_a_rank_and_what_it_needs(captured: take.Result) -> None:
     matches = [WORKER.match(path.name) for path in files(captured)]
@@ -75,6 +81,9 @@ def test_tensorboard_s_plugin_finds_a_worker_a_rank_and_what_it_needs(captured: 
     assert sorted(others) == files(captured), "nothing else is taken for a trace"
 
 
+@pytest.mark.slow(
+    "two ranks that torch records; test_only_the_rank_is_added writes the same into a file"
+)
 @pytest.mark.torch
 def test_perfetto_finds_events_that_it_can_place(captured: take.Result) -> None:
     for path in files(captured):
@@ -91,6 +100,9 @@ def test_perfetto_finds_events_that_it_can_place(captured: take.Result) -> None:
                 assert "args" in event
 
 
+@pytest.mark.slow(
+    "two ranks that torch records; test_only_the_rank_is_added writes the same into a file"
+)
 @pytest.mark.hta
 @pytest.mark.torch
 @pytest.mark.skipif(not HTA.exists(), reason="no HTA: tests/fetch_hta.sh brings it to .cache/hta")
@@ -134,7 +146,6 @@ def test_a_trace_that_says_its_rank_or_is_no_object_is_left_alone(tmp_path: Path
     assert path.read_bytes() == data
 
 
-@pytest.mark.slow("test_the_rank_is_in_the_name_and_in_the_file finds the same fault")
 def test_a_name_of_an_event_is_not_taken_for_the_rank_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"traceEvents": [{"name": "\\"distributedInfo\\"", "ph": "i"}]}')
@@ -142,7 +153,6 @@ def test_a_name_of_an_event_is_not_taken_for_the_rank_that_is_missing(tmp_path: 
     assert json.loads(path.read_bytes())["distributedInfo"] == {"rank": 0}
 
 
-@pytest.mark.slow("test_the_rank_is_in_the_name_and_in_the_file finds the same fault")
 def test_a_training_that_torchrun_started_without_llmtop_has_its_rank_from_there(tmp_path: Path) -> None:
     sleeper = subprocess.Popen(["sleep", "60"], env={"RANK": "5", "WORLD_SIZE": "16"})
     try:

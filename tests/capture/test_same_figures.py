@@ -57,6 +57,13 @@ def _judged(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow(
+    "a trace that is cut and one that is not; the others are large",
+    kept=(
+        "uneven-3",
+        "uneven-None",
+    ),
+)
 @pytest.mark.parametrize(
     ("what", "wanted"), [("uneven", 3), ("uneven", None), ("healthy", 3), ("launch_bound", None), ("kineto", 2)]
 )

@@ -89,6 +89,7 @@ def test_an_even_training_fires_nothing(start: Start, captures: Path, tmp_path: 
     assert not captures.exists()
 
 
+@pytest.mark.slow("two captures; test_a_failed_capture_is_told_and_the_trigger_stays_armed fires twice")
 def test_it_fires_at_most_so_often_and_waits_in_between(start: Start, captures: Path) -> None:
     target = start("--step-ms", "20", "--slow-every", "15").wait_attached()
     at: list[float] = []

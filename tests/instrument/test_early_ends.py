@@ -56,11 +56,10 @@ def test_an_import_in_the_server_thread_harms_no_end(
 
 
 @pytest.mark.slow(
-    "three ends of the matrix; each starts two trainings",
+    "two ends of the matrix; each starts two trainings",
     kept=(
         "by hand-SIGINT",
         "by hand-raise",
-        "run-sys.exit",
     ),
 )
 @pytest.mark.parametrize("way", EARLY_WAYS, ids=lambda way: way.name)

@@ -34,6 +34,7 @@ def test_a_captured_training_ends_as_it_would_without(way: Way, runtime_dir: Pat
         assert sockets(runtime_dir) == []
 
 
+@pytest.mark.slow("a planted wait; test_a_captured_training_ends_as_it_would_without has an end of each recording")
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 @pytest.mark.parametrize(
     ("name", "deaf"),

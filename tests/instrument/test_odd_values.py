@@ -39,7 +39,6 @@ def publishes(runtime_dir: Path, script: str) -> tuple[wire.Hello, Heard, str]:
         "total_steps='10k', warmup_steps=decimal.Decimal(3)-told3",
         "params='350M'-told5",
         "flops_per_token='1e9', params='x'-told9",
-        "dtype=torch.bfloat16-told10",
         "dtype=numpy.dtype('float32')-told14",
         "dtype='BF16-mixed'-told15",
     ),

@@ -79,13 +79,7 @@ WAYS = {
 }
 
 
-@pytest.mark.slow(
-    "two ways of waiting; each trains",
-    kept=(
-        "breakpoint in a phase",
-        "prompt",
-    ),
-)
+@pytest.mark.slow("one way of waiting; each trains", kept=("prompt",))
 @pytest.mark.parametrize("way", WAYS)
 def test_who_waits_for_a_person_is_paused_and_no_step_goes_across(
     way: str, runtime_dir: Path, source: StepsSource
@@ -117,6 +111,7 @@ def test_who_waits_for_a_person_is_paused_and_no_step_goes_across(
         child.close(force=True)
 
 
+@pytest.mark.slow("test_who_waits_for_a_person_is_paused_and_no_step_goes_across finds the same fault")
 def test_who_comes_while_it_waits_is_told_and_who_sleeps_is_not_paused(
     runtime_dir: Path, source: StepsSource
 ) -> None:
@@ -140,6 +135,7 @@ def test_who_comes_while_it_waits_is_told_and_who_sleeps_is_not_paused(
         child.close(force=True)
 
 
+@pytest.mark.slow("one way of waiting; each stands still for seconds", kept=("time.sleep(100)",))
 @pytest.mark.parametrize(
     "idle", ["time.sleep(100)", "threading.Event().wait()", "subprocess.run(['sleep', '100'])"]
 )
@@ -156,6 +152,7 @@ def test_what_waits_for_no_person_is_not_paused(idle: str, source: StepsSource) 
         assert states == {"running", "stalled"}
 
 
+@pytest.mark.slow("stands still for seconds; test_what_waits_for_no_person_is_not_paused has steps before it")
 def test_a_launcher_that_attaches_and_sleeps_is_no_alarm(source: StepsSource) -> None:
     with Training("import llmtop, time\nllmtop.attach()\ntime.sleep(100)\n"):
         in_state(source, "running")

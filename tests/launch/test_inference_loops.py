@@ -82,13 +82,7 @@ while more():
 }
 
 
-@pytest.mark.slow(
-    "two of five loops; each starts a process",
-    kept=(
-        "eval and no_grad",
-        "below what is evaluated",
-    ),
-)
+@pytest.mark.slow("one of five loops; each starts a process", kept=("below what is evaluated",))
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start(
     loop: str, zygote: Zygote, tmp_path: Path
@@ -173,6 +167,9 @@ print('truth: ' + json.dumps(truth))
         assert apart <= 0.02 + 0.05 * statistics.median(told[place] for _, told in pairs)
 
 
+@pytest.mark.slow(
+    "a refinement; test_decoding_by_hand_with_a_cache_is_a_request_a_prompt has a model that shows it"
+)
 def test_a_model_too_slow_to_show_that_it_decodes_shows_it_later(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 slow = 5
@@ -226,6 +223,7 @@ with torch.inference_mode():
     assert len(shapes) > 3
 
 
+@pytest.mark.slow("test_requests_of_several_threads_at_once_are_told_apart finds the same fault")
 def test_loops_of_two_threads_are_told_apart_call_by_call(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import threading
@@ -311,6 +309,7 @@ print("left:", "__call__" in vars(torch.nn.Linear))
     assert all(step.count("forward") == 1 for step in found["steps"])
 
 
+@pytest.mark.slow("a second start of torch, in a process that is switched off")
 def test_who_is_switched_off_listens_to_no_forward_pass(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import torch
@@ -429,6 +428,9 @@ tell()
     assert said[0] == said[1]
 
 
+@pytest.mark.slow(
+    "unpickles in a second process with torch; test_pickles_by_value_hold_nothing_of_llmtop has other classes"
+)
 def test_a_class_of_the_script_s_own_is_pickled_without_what_times_it(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import cloudpickle, os, pickle, subprocess, sys

@@ -220,6 +220,7 @@ def test_an_nsys_that_fails_once_is_asked_again(tool: nsys.Nsys, tmp_path: Path)
     assert "ended before" not in done.stderr
 
 
+@pytest.mark.slow("test_an_nsys_that_fails_once_is_asked_again finds the same fault")
 def test_an_nsys_that_gives_up_on_a_busy_machine_is_asked_until_it_has_a_session(
     tool: nsys.Nsys, script: Script, tmp_path: Path, end: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_without_a_yes_nothing_is_run(capture: Path, llmtop: Llmtop, ncu: StandI
     assert not ncu.was_run
 
 
+@pytest.mark.slow("one failure stands for all; each is a run", kept=("permission-words0",))
 @pytest.mark.parametrize(
     ("way", "words"),
     [
@@ -113,6 +114,7 @@ def _session_of(report: Path) -> int | None:
         return None
 
 
+@pytest.mark.slow("a run of its own; test_a_run_says_what_it_does_and_reads_what_was_written has one")
 def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(
     capture: Path, llmtop: Llmtop, tmp_path: Path
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_gpu_in_use_is_refused(capture: Path, llmtop: Llmtop, scenario: Scenar
     assert not ncu.was_run
 
 
+@pytest.mark.slow("test_a_gpu_in_use_is_refused finds the same fault")
 def test_memory_that_no_process_here_has_is_somebodys(
     capture: Path, llmtop: Llmtop, scenario: Scenario, ncu: StandInNcu
 ) -> None:
@@ -160,6 +163,7 @@ def test_memory_that_no_process_here_has_is_somebodys(
     assert not ncu.was_run
 
 
+@pytest.mark.slow("a run of its own; test_a_run_says_what_it_does_and_reads_what_was_written has one")
 def test_a_used_gpu_that_the_command_does_not_see_is_no_hindrance(
     capture: Path, llmtop: Llmtop, scenario: Scenario
 ) -> None:
@@ -168,6 +172,7 @@ def test_a_used_gpu_that_the_command_does_not_see_is_no_hindrance(
     assert llmtop("kernel", capture, "--run", "--yes", CUDA_VISIBLE_DEVICES="1").returncode == 0
 
 
+@pytest.mark.slow("a run of its own; test_a_run_says_what_it_does_and_reads_what_was_written has one")
 def test_ctrl_c_ends_the_run(capture: Path, ncu: StandInNcu, scenario: Scenario, tmp_path: Path) -> None:
     told = tmp_path / "pid"
     endless = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
@@ -204,6 +209,7 @@ def test_wrong_usage_is_told(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow("two whole doctors")
 def test_doctor_says_what_is_there(llmtop: Llmtop, ncu: StandInNcu, tmp_path: Path) -> None:
     checks = {check["name"]: check for check in json.loads(llmtop("doctor", "--json").stdout)["checks"]}
     assert checks["ncu"]["ok"] is True
@@ -285,6 +291,7 @@ def test_of_what_was_measured_the_wanted_kernel_is_told_by_its_functor() -> None
     assert select_launch(_row("lerp_scalar_kernel<float>"), there) is None
 
 
+@pytest.mark.slow("a run of its own; test_a_run_says_what_it_does_and_reads_what_was_written has one")
 def test_another_kernel_than_the_wanted_is_said_to_be_one(tmp_path: Path, capture: Path, llmtop: Llmtop) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
@@ -296,6 +303,7 @@ def test_another_kernel_than_the_wanted_is_said_to_be_one(tmp_path: Path, captur
     assert "planted_conflicts" in said
 
 
+@pytest.mark.slow("a run of its own; test_a_run_says_what_it_does_and_reads_what_was_written has one")
 def test_what_is_no_ncu_is_refused_with_where_to_get_one(llmtop: Llmtop, capture: Path) -> None:
     for path in (os.devnull, "/bin/true"):
         done = llmtop("kernel", capture, "--run", "--yes", LLMTOP_NCU=path)

@@ -97,6 +97,16 @@ _HOSTILE = {
 }
 
 
+@pytest.mark.slow(
+    "60 million lists; the others are small",
+    kept=(
+        "memo",
+        "global",
+        "empty",
+        "text",
+        "depth",
+    ),
+)
 @pytest.mark.parametrize("name", list(_HOSTILE))
 def test_a_hostile_pickle_ends_with_one_sentence(tmp_path: Path, name: str) -> None:
     data, reason = _HOSTILE[name]
@@ -121,6 +131,7 @@ def test_a_cut_dump_and_a_huge_one_are_refused_and_the_others_read(tmp_path: Pat
     assert isinstance(third, FlightDump)
 
 
+@pytest.mark.slow("4 million calls; test_a_cut_dump_and_a_huge_one_are_refused_and_the_others_read has the others")
 def test_a_file_that_ends_the_child_costs_no_other_file(tmp_path: Path) -> None:
     write_dumps(tmp_path, {rank: dump([call(1)], {WORLD: [0, 1, 2]}) for rank in (0, 2)})
     bomb = tmp_path / "nccl_trace_rank_1"

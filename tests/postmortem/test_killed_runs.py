@@ -57,6 +57,7 @@ def _has_made(done: Path, steps: int) -> bool:
     return done.exists() and done.stat().st_size >= steps
 
 
+@pytest.mark.slow("one signal stands for both; each trains", kept=("9",))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_single_process(tmp_path: Path, number: signal.Signals) -> None:
     runs, done = tmp_path / "runs", tmp_path / "done"
@@ -75,6 +76,7 @@ def test_a_single_process(tmp_path: Path, number: signal.Signals) -> None:
     assert (shown.returncode, json.loads(shown.stdout)["verdict"]) == (0, "killed")
 
 
+@pytest.mark.slow("one rank stands for both; each trains twice", kept=("1",))
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_other_rank_lost_its_peer(tmp_path: Path, victim: int) -> None:
     runs = tmp_path / "runs"

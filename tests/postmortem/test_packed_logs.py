@@ -21,6 +21,13 @@ from tests.support.job_files import traceback_text
 _RAISED = traceback_text("ValueError: bad shard", line=88, in_collective=False).encode()
 
 
+@pytest.mark.slow(
+    "bz2 takes the longest to pack",
+    kept=(
+        "compress-gz",
+        "compress-xz",
+    ),
+)
 @pytest.mark.parametrize(("pack", "ending"), [(gzip.compress, "gz"), (bz2.compress, "bz2"), (lzma.compress, "xz")])
 def test_a_packed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes], ending: str) -> None:
     (tmp_path / f"rank_3.log.{ending}").write_bytes(pack(b"step 1\n" * 500_000 + _RAISED))

@@ -68,6 +68,7 @@ for number in range(int(sys.argv[1])):
 """
 
 
+@pytest.mark.slow("a quota; test_a_full_disk_drops_data_and_says_so_once has a full disk")
 def test_a_used_up_quota_drops_data_and_says_so_once(tmp_path: Path) -> None:
     """By LD_PRELOAD: few kernels of test machines have CONFIG_QUOTA."""
     runs, sockets = tmp_path / "runs", tmp_path / "sockets"
@@ -88,6 +89,7 @@ def test_a_used_up_quota_drops_data_and_says_so_once(tmp_path: Path) -> None:
     assert 10 < one.state.steps < 200  # what was written before the quota was used up
 
 
+@pytest.mark.slow("a quota; test_a_full_disk_drops_data_and_says_so_once has a full disk")
 def test_a_used_up_quota_of_a_network_s_disk_says_so_once(
     disk: tuple[Path, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
@@ -131,12 +133,13 @@ def test_a_disk_that_hangs_holds_up_no_monitor(disk: tuple[Path, subprocess.Pope
         process.communicate(timeout=240)
 
 
-@pytest.mark.slow("200 trainings in all; test_ten_kills_at_random_moments_lose_at_most_a_second kills ten")
+@pytest.mark.slow("200 trainings in all; test_a_killed_training_loses_at_most_its_last_second kills one")
 @pytest.mark.timeout(1800)
 def test_kills_at_random_moments_lose_at_most_a_second(tmp_path: Path) -> None:
     _kill_at_random(tmp_path, 200, seed=11)
 
 
+@pytest.mark.slow("ten trainings; test_a_killed_training_loses_at_most_its_last_second kills one")
 def test_ten_kills_at_random_moments_lose_at_most_a_second(tmp_path: Path) -> None:
     _kill_at_random(tmp_path, 10, seed=12)
 
@@ -185,6 +188,7 @@ def _stamps(process: subprocess.Popen[str]) -> list[float]:
     return [float(line) for line in lines if line.endswith("\n")]
 
 
+@pytest.mark.slow("torch in three processes; test_a_forked_child_writes_nothing_and_the_parent_goes_on has a fork")
 @pytest.mark.parametrize("way", ["fork", "spawn"])
 def test_workers_of_a_data_loader_write_nothing(tmp_path: Path, way: str) -> None:
     pytest.importorskip("torch")
@@ -229,6 +233,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow("back is the harder way; each trains", kept=("-3600",))
 @pytest.mark.parametrize("seconds", [-3600, 3600])
 def test_a_wall_clock_that_is_set_keeps_the_order_of_steps(tmp_path: Path, seconds: int) -> None:
     clock = Clock(tmp_path / "clock")

@@ -76,6 +76,7 @@ def test_the_time_of_a_capture_is_a_class_of_its_own(tmp_path: Path) -> None:
     assert "captures by llmtop" in shown
 
 
+@pytest.mark.slow("test_the_time_of_a_capture_is_a_class_of_its_own finds the same fault")
 def test_sums_that_a_killed_process_did_not_write_know_its_captures(tmp_path: Path) -> None:
     process = start(tmp_path / "runs", 4000, 0.02, HELD)
     wait_for(lambda: ledger_seconds(tmp_path / "runs") >= 2.4)

@@ -63,6 +63,9 @@ def test_the_classes_add_up_to_the_wall_time(tmp_path: Path) -> None:
     assert found.seconds[ledger.LOST] == 0
 
 
+@pytest.mark.slow(
+    "test_without_a_checkpoint_all_steps_of_a_killed_start_are_lost finds the same fault"
+)
 def test_steps_after_the_last_checkpoint_of_a_failed_start_are_lost(tmp_path: Path) -> None:
     train(tmp_path / "runs", "--fail", code=1)
     train(tmp_path / "runs", "--fail")
@@ -121,6 +124,7 @@ def test_a_run_is_found_by_its_name_its_id_and_as_the_newest(tmp_path: Path) -> 
         store.find_run(tmp_path / "runs", "zzz")
 
 
+@pytest.mark.slow("test_a_wall_clock_that_is_set_keeps_the_order_of_steps finds the same fault")
 def test_a_wall_clock_that_is_set_back_changes_no_duration(tmp_path: Path) -> None:
     clock = Clock(tmp_path / "clock")
     process = start(tmp_path / "runs", 60, 0.05, **clock.environment())

@@ -106,6 +106,7 @@ for number in range(40):
 """
 
 
+@pytest.mark.slow("a training of torch; test_an_orderly_end_is_kept_with_every_step keeps checkpoints")
 def test_a_checkpoint_is_kept_though_the_process_is_killed_right_after_it(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"

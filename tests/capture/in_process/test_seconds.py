@@ -47,6 +47,7 @@ def test_so_many_seconds_are_recorded_whatever_a_step_takes(training: Training, 
     training.wait_for_steps(3)
 
 
+@pytest.mark.slow("a recording of its own; test_so_many_seconds_are_recorded_whatever_a_step_takes has one")
 @pytest.mark.usefixtures("no_median")
 def test_of_steps_that_are_longer_than_that_one_is_whole(start: Start, captures: Path) -> None:
     training = start("--torch", "--step-ms", "1500")
@@ -56,6 +57,7 @@ def test_of_steps_that_are_longer_than_that_one_is_whole(start: Start, captures:
     assert result.info.seconds_recorded >= 3.0  # type: ignore[operator]
 
 
+@pytest.mark.slow("a recording of its own; test_so_many_seconds_are_recorded_whatever_a_step_takes has one")
 def test_a_training_that_ends_within_says_after_how_long(start: Start, captures: Path, tmp_path: Path) -> None:
     end = tmp_path / "end"
     training = start("--torch", "--step-ms", "50", "--until", str(end))
@@ -73,6 +75,7 @@ def test_a_training_that_ends_within_says_after_how_long(start: Start, captures:
     assert list(captures.iterdir()) == []
 
 
+@pytest.mark.slow("a recording of its own; test_so_many_seconds_are_recorded_whatever_a_step_takes has one")
 def test_the_bound_of_memory_ends_it_and_is_the_first_line(start: Start, captures: Path) -> None:
     training = start("--torch", "--step-ms", "5")
     result = taken(training.wait_attached(), captures, 600.0, memory_bytes=1 << 20)
@@ -99,6 +102,7 @@ def test_a_cancel_leaves_nothing_and_the_training_can_be_captured_again(
     assert taken(target, captures, 0.3).info.seconds_recorded is not None
 
 
+@pytest.mark.slow("test_killing_llmtop_leaves_the_training_running finds the same fault")
 def test_nothing_is_recorded_for_a_monitor_that_has_gone(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     captures.mkdir()

@@ -63,6 +63,7 @@ def test_five_whole_steps_with_their_phases(training: Training, captures: Path) 
     training.wait_for_steps(5)
 
 
+@pytest.mark.slow("three captures; test_killing_llmtop_leaves_the_training_running has one after another")
 def test_captures_follow_one_another(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     for steps in (1, 2, 3):
@@ -70,7 +71,7 @@ def test_captures_follow_one_another(training: Training, captures: Path) -> None
     training.wait_for_steps(3)
 
 
-@pytest.mark.slow("the longest stage; each is a capture", kept=("record",))
+@pytest.mark.slow("test_a_cancel_leaves_nothing_and_the_training_can_be_captured_again finds the same fault")
 @pytest.mark.parametrize("stage", ["start", "record", "stop"])
 def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, captures: Path, stage: str) -> None:
     target = training.wait_attached()
@@ -101,6 +102,7 @@ def _try(target: Target, captures: Path) -> take.Result | None:
         return None
 
 
+@pytest.mark.slow("a rare way to fail; each is a capture")
 def test_an_unwritable_path_is_told_and_the_training_runs_on(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     captures.mkdir()
@@ -121,7 +123,7 @@ def test_a_captured_training_ends_as_ever(start: Start, captures: Path) -> None:
     assert training.end() == 0
 
 
-@pytest.mark.slow("test_an_unwritable_path_is_told_and_the_training_runs_on finds the same fault")
+@pytest.mark.slow("a rare way to fail, in a training of its own")
 def test_a_full_disk_is_told_and_no_half_file_is_left(start: Start, captures: Path) -> None:
     # RLIMIT_FSIZE stands in for the full disk: write() fails in the same place, with another errno
     limited = (sys.executable, "-c", "import os, resource, signal, sys\n"
@@ -137,6 +139,7 @@ def test_a_full_disk_is_told_and_no_half_file_is_left(start: Start, captures: Pa
     training.wait_for_steps(5)
 
 
+@pytest.mark.slow("a training that is stopped, and a capture after it")
 def test_a_hung_training_is_told_and_can_be_captured_later(
     training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +214,7 @@ def _states(connection: client.Connection, until: str) -> dict[str, list[wire.Ca
     raise AssertionError(f"no end of {until} in {states}")
 
 
+@pytest.mark.slow("one refusal stands for both", kept=("no such engine-/tmp/x-is not offered",))
 @pytest.mark.parametrize(
     ("engine", "path", "detail"),
     [

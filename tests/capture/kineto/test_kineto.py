@@ -51,6 +51,7 @@ class TestCapture:
         assert result.report.engine == "kineto"
         training.wait_for_steps(3)
 
+    @pytest.mark.slow("a capture more; test_five_steps_of_an_unmodified_script has one")
     def test_by_the_clock(self, training: Training, captures: Path) -> None:
         result = take.take(plan(training, captures, steps=None, seconds=0.5))
         assert 4 <= result.report.steps.count <= 14
@@ -67,6 +68,7 @@ class TestCapture:
         assert list(captures.iterdir()) == []
         training.wait_for_steps(3)
 
+    @pytest.mark.slow("a capture more; test_five_steps_of_an_unmodified_script has one")
     def test_a_folder_that_goes_while_it_records_does_not_harm_the_training(
         self, training: Training, captures: Path
     ) -> None:
@@ -94,7 +96,7 @@ class TestCapture:
         assert training.end() == 0
         assert not any("ERROR" in line for line in training.lines)
 
-    @pytest.mark.slow("test_a_training_that_nsys_collects_from_ends_as_it_would_without finds the same fault")
+    @pytest.mark.slow("an end within a capture; test_a_captured_training_ends_as_it_would_without has one")
     def test_a_training_that_ends_before_its_trace_is_written(
         self, start: Start, captures: Path, tmp_path: Path
     ) -> None:

@@ -246,6 +246,7 @@ def test_a_file_that_the_process_has_begun_and_left_is_asked_for_again(host: Fab
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
+@pytest.mark.slow("six requests; test_a_configuration_that_the_process_dropped_is_sent_again has two")
 @pytest.mark.usefixtures("impatient")
 def test_one_that_drops_each_configuration_is_given_up_in_one_sentence(host: FabricHost, tmp_path: Path) -> None:
     with dropping(host, -1) as pid, pytest.raises(NotPossibleHere, match=r"dropped the request 6 times in .* s"):

@@ -42,6 +42,7 @@ def test_five_steps_are_captured_and_the_report_is_cut_to_five(under_nsys: Train
     assert under_nsys.end() == 0
 
 
+@pytest.mark.slow("a capture of its own; test_five_steps_are_captured_and_the_report_is_cut_to_five has one")
 def test_the_folder_says_what_was_captured(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
     result = take.take(plan(target, captures))
@@ -61,6 +62,7 @@ def test_the_folder_says_what_was_captured(under_nsys: Training, captures: Path)
     assert "trace.nsys-rep" in result.open_command
 
 
+@pytest.mark.slow("a capture of its own; test_five_steps_are_captured_and_the_report_is_cut_to_five has one")
 def test_the_command_line_captures_and_prints_json_alone(under_nsys: Training, captures: Path) -> None:
     under_nsys.wait_attached()
     done = subprocess.run(
@@ -102,6 +104,7 @@ def _attached() -> tuple[Target, ...]:
     return targets.list_attached()
 
 
+@pytest.mark.slow("a capture of its own; test_five_steps_are_captured_and_the_report_is_cut_to_five has one")
 def test_the_ranks_of_one_launch_are_in_one_report_and_elsewhere_a_file_each(
     start: Start, llmtop_run: tuple[str, ...], captures: Path
 ) -> None:

@@ -70,6 +70,7 @@ def states(listener: Heard) -> list[str]:
     return [one.state for one in listener.messages if isinstance(one, wire.OpRangesState)]
 
 
+@pytest.mark.slow("two captures by nsys; test_marks_begin_and_end_with_a_step has the marks alone")
 def test_operators_with_sizes_within_the_window_and_none_after_it(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     first = take.take(plan(target, captures, options=OPS))
@@ -105,7 +106,7 @@ def test_every_operator_lies_in_a_step_that_the_window_began(training: Training,
     assert len(whole) >= 6
 
 
-@pytest.mark.slow("test_operators_with_sizes_within_the_window_and_none_after_it finds the same fault")
+@pytest.mark.slow("a capture by nsys; test_marks_begin_and_end_with_a_step has the marks alone")
 def test_a_pause_ends_and_begins_with_them(training: Training, captures: Path) -> None:
     result = take.take(plan(training.wait_attached(), captures, options=OPS | {"pause"}))
     assert result.trace is not None

@@ -61,6 +61,7 @@ def test_the_window_holds_the_steps_asked_for_and_says_what_it_cost(under_nsys: 
     assert under_nsys.end() == 0
 
 
+@pytest.mark.slow("a capture more; test_the_window_holds_the_steps_asked_for_and_says_what_it_cost has one")
 def test_seconds_are_kept_too(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
     result = take.take(plan(target, captures, steps=None, seconds=0.5, options=PAUSE))
@@ -97,6 +98,7 @@ def test_ranks_that_wait_for_each_other_pause_after_the_same_step(
     assert after[0] == after[1]
 
 
+@pytest.mark.slow("a capture more; test_the_window_holds_the_steps_asked_for_and_says_what_it_cost has one")
 @pytest.mark.parametrize(
     ("stage", "ended"), [pytest.param("start", 1, marks=pytest.mark.slow("the shorter stage")), ("record", 2)]
 )
@@ -117,7 +119,9 @@ def test_a_capture_that_is_given_up_is_stopped_in_a_pause(
     under_nsys.wait_for_steps(5)
 
 
-@pytest.mark.slow("the longest stage; each is a capture", kept=("record-2",))
+@pytest.mark.slow(
+    "test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collected finds the same fault"
+)
 @pytest.mark.parametrize(("stage", "ends"), [("start", 2), ("record", 2), ("stop", 3)])
 def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
     under_nsys: Training, captures: Path, stage: str, ends: int
@@ -133,7 +137,7 @@ def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
     assert take.take(plan(target, captures, options=PAUSE)).info.state == "done"
 
 
-@pytest.mark.slow("test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses finds the same fault")
+@pytest.mark.slow("a training of torch under nsys, collected from by hand")
 def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     start: Start, llmtop_run: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +155,7 @@ def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     training.wait_for_steps(3)
 
 
+@pytest.mark.slow("waits for a training that is stopped")
 def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +175,7 @@ def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
     training.wait_for_steps(3)
 
 
-@pytest.mark.slow("test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to finds the same fault")
+@pytest.mark.slow("waits for a step of three seconds")
 def test_a_step_that_never_ends_is_not_waited_for_long(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +214,7 @@ def test_a_training_that_counts_its_steps_oddly_is_not_kept_waiting(
     assert result.info.paused_seconds[-1] < pause.LONGEST_SECONDS
 
 
+@pytest.mark.slow("a capture more; test_the_window_holds_the_steps_asked_for_and_says_what_it_cost has one")
 def test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses(
     under_nsys: Training, captures: Path, tmp_path: Path
 ) -> None:

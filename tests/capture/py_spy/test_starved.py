@@ -79,7 +79,7 @@ def _captured(process: subprocess.Popen[str], folder: Path, seconds: float) -> L
     return cost
 
 
-@pytest.mark.slow("one cost stands for all; each samples a training", kept=("decode-4-decode-PIL",))
+@pytest.mark.slow("samples a training for seconds; tests/loading/test_cost.py has the causes alone")
 @pytest.mark.parametrize(
     ("kind", "workers", "cause", "library"),
     [
@@ -160,7 +160,7 @@ class _Slow(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.mark.slow("test_what_a_loader_waits_for_is_named finds the same fault")
+@pytest.mark.slow("samples a training for seconds; tests/loading/test_cost.py has the causes alone")
 def test_a_slow_network_is_named(tmp_path: Path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
     server.daemon_threads = True
@@ -176,7 +176,7 @@ def test_a_slow_network_is_named(tmp_path: Path) -> None:
     assert "socket" in cost.summary or "http" in cost.summary
 
 
-@pytest.mark.slow("test_what_a_loader_waits_for_is_named finds the same fault")
+@pytest.mark.slow("samples a training for seconds; tests/loading/test_cost.py has the causes alone")
 def test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing() -> None:
     with starved("lock", 4) as process:
         cost = wait_for(lambda: _with_enough(sample_burst(process.pid, 0.01)), what="a burst with enough samples")

@@ -119,6 +119,14 @@ def _indented(source: str) -> str:
     return "".join(f"    {line}\n" for line in source.strip().splitlines())
 
 
+@pytest.mark.slow(
+    "three of nine ways; each asks five times",
+    kept=(
+        "batch",
+        "beams",
+        "in a thread each",
+    ),
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_each_request_is_seen_from_its_call_to_its_return(
     way: str, all_ways: dict[str, list[tuple[Recorded, list[Any]]]]

@@ -149,6 +149,7 @@ for (batch,) in DataLoader(TensorDataset(torch.randn(80, 16)), batch_size=4):
     assert all("evaluation" not in step.phases for step in found["steps"])
 
 
+@pytest.mark.slow("test_phases_come_in_the_order_in_which_they_happen finds the same fault")
 def test_what_is_saved_is_a_checkpoint_of_the_step_that_follows(zygote: Zygote, tmp_path: Path) -> None:
     found = zygote.train(
         tmp_path / "train.py",

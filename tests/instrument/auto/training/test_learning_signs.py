@@ -75,6 +75,7 @@ print("graphs:", explained.graph_count, explained.graph_break_count)
 """
 
 
+@pytest.mark.slow("torch.compile itself")
 def test_a_compiled_clip_has_the_same_graphs(zygote: Zygote, bare_zygote: Zygote, tmp_path: Path) -> None:
     outputs = []
     for one in (zygote, bare_zygote):

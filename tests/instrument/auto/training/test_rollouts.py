@@ -81,6 +81,9 @@ print("GENERATED", text.shape)
 """
 
 
+@pytest.mark.slow(
+    "loads transformers for itself; test_acting_is_a_rollout_and_no_evaluation has rollouts by a loop"
+)
 def test_generate_is_a_phase_of_a_training(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     found = train(tmp_path / "train.py", TEXT)
