@@ -46,9 +46,7 @@ def files(result: take.Result) -> list[Path]:
     return sorted((result.folder / "traces").iterdir())
 
 
-@pytest.mark.slow(
-    "two ranks that torch records; test_only_the_rank_is_added writes the same into a file"
-)
+@pytest.mark.slow("two ranks that torch records; test_only_the_rank_is_added writes the same into a file")
 @pytest.mark.torch
 def test_the_rank_is_in_the_name_and_in_the_file(captured: take.Result) -> None:
     assert [path.name for path in files(captured)] == ["rank0.pt.trace.json", "rank1.pt.trace.json"]
@@ -64,9 +62,7 @@ def test_the_rank_is_in_the_name_and_in_the_file(captured: take.Result) -> None:
     )
 
 
-@pytest.mark.slow(
-    "two ranks that torch records; test_only_the_rank_is_added writes the same into a file"
-)
+@pytest.mark.slow("two ranks that torch records; test_only_the_rank_is_added writes the same into a file")
 @pytest.mark.torch
 def test_tensorboard_s_plugin_finds_a_worker_a_rank_and_what_it_needs(captured: take.Result) -> None:
     matches = [WORKER.match(path.name) for path in files(captured)]
@@ -81,9 +77,7 @@ def test_tensorboard_s_plugin_finds_a_worker_a_rank_and_what_it_needs(captured: 
     assert sorted(others) == files(captured), "nothing else is taken for a trace"
 
 
-@pytest.mark.slow(
-    "two ranks that torch records; test_only_the_rank_is_added writes the same into a file"
-)
+@pytest.mark.slow("two ranks that torch records; test_only_the_rank_is_added writes the same into a file")
 @pytest.mark.torch
 def test_perfetto_finds_events_that_it_can_place(captured: take.Result) -> None:
     for path in files(captured):
@@ -100,9 +94,7 @@ def test_perfetto_finds_events_that_it_can_place(captured: take.Result) -> None:
                 assert "args" in event
 
 
-@pytest.mark.slow(
-    "two ranks that torch records; test_only_the_rank_is_added writes the same into a file"
-)
+@pytest.mark.slow("two ranks that torch records; test_only_the_rank_is_added writes the same into a file")
 @pytest.mark.hta
 @pytest.mark.torch
 @pytest.mark.skipif(not HTA.exists(), reason="no HTA: tests/fetch_hta.sh brings it to .cache/hta")

@@ -6,8 +6,6 @@ import gzip
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from llmtop.capture.take import written_report
 from llmtop.format import percent
 from llmtop.report.model import to_json
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND
-from tests.support.processes import environment
+from tests.support.preloaded import llmtop
 from tests.support.traces import steady, write_sqlite
 
 
@@ -45,8 +43,7 @@ def _copied(source: Path, folder: Path) -> Path:
 
 
 def _shell(*arguments: object) -> str:
-    command = [sys.executable, "-m", "llmtop", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(), check=False)
+    done = llmtop(*map(str, arguments), timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

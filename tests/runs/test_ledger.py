@@ -63,9 +63,7 @@ def test_the_classes_add_up_to_the_wall_time(tmp_path: Path) -> None:
     assert found.seconds[ledger.LOST] == 0
 
 
-@pytest.mark.slow(
-    "test_without_a_checkpoint_all_steps_of_a_killed_start_are_lost finds the same fault"
-)
+@pytest.mark.slow("test_without_a_checkpoint_all_steps_of_a_killed_start_are_lost finds the same fault")
 def test_steps_after_the_last_checkpoint_of_a_failed_start_are_lost(tmp_path: Path) -> None:
     train(tmp_path / "runs", "--fail", code=1)
     train(tmp_path / "runs", "--fail")
@@ -103,7 +101,7 @@ def test_without_a_checkpoint_all_steps_of_a_killed_start_are_lost(tmp_path: Pat
 
 
 def test_files_that_cannot_be_read_are_of_unknown_time(tmp_path: Path) -> None:
-    train(tmp_path / "runs")
+    finish(start(tmp_path / "runs", 30, 0.05, STEADY, LLMTOP_RUN_NAME="mine"))
     for path in (tmp_path / "runs").glob("*/*.*"):
         path.write_bytes(bytes(4500))
     (run,) = store.list_runs(tmp_path / "runs")
@@ -115,7 +113,7 @@ def test_files_that_cannot_be_read_are_of_unknown_time(tmp_path: Path) -> None:
 
 def test_a_run_is_found_by_its_name_its_id_and_as_the_newest(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        train(tmp_path / "runs", name=name)
+        finish(start(tmp_path / "runs", 20, 0.05, STEADY, LLMTOP_RUN_NAME=name))
     newest = store.find_run(tmp_path / "runs", None)
     assert newest.name == "two"
     assert store.find_run(tmp_path / "runs", "one").name == "one"

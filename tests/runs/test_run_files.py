@@ -196,13 +196,20 @@ def test_a_restart_of_one_name_is_one_run(tmp_path: Path) -> None:
     assert len(run.attempts) == 2
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> store.RankProcess:
+    """A run of thirty steps, for tests that change copies of its files."""
+    runs = tmp_path_factory.mktemp("ended") / "runs"
+    finish(start(runs, 30, 0.03))
+    return one_process(runs)
+
+
 @pytest.mark.parametrize("cut", [1, 30, 60, 200])
-def test_a_file_that_was_cut_gives_what_was_whole(tmp_path: Path, cut: int) -> None:
-    finish(start(tmp_path / "runs", 30, 0.03))
-    process = one_process(tmp_path / "runs")
-    path = next(process.folder.glob("*.last*"))
-    whole = list(RunFile(path).records())
-    path.write_bytes(path.read_bytes()[:-cut])
+def test_a_file_that_was_cut_gives_what_was_whole(tmp_path: Path, ended: store.RankProcess, cut: int) -> None:
+    original = next(ended.folder.glob("*.last*"))
+    path = tmp_path / original.name
+    whole = list(RunFile(original).records())
+    path.write_bytes(original.read_bytes()[:-cut])
     file = RunFile(path)
     assert list(file.records()) == whole[: len(list(file.records()))]
     assert file.damaged_bytes > 0

@@ -16,6 +16,7 @@ from llmtop.capture.base.job import Target
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.protocol import wire
 from tests.capture.conftest import Start
+from tests.support.preloaded import llmtop
 from tests.support.processes import environment
 
 
@@ -192,7 +193,7 @@ def test_one_process_begins_at_the_step_that_is_named(
         (("--at-step", "+5", "--rank", "0", "--ranks", "0"), 2, "exclude each other"),
         (("--at-step", "+5", "--ranks", "1"), 2, "rank 1 does not exist"),
     ):
-        done = _capture(tmp_path, *words)
+        done = llmtop("capture", "--json", "--steps", "2", "--out", tmp_path, *words, timeout=240)
         assert (done.returncode, why in done.stderr) == (code, True), done.stderr
 
 

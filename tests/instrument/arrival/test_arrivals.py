@@ -110,9 +110,9 @@ def watched(zygote: Zygote, directory: Path, script: Path, *arguments: str) -> I
 @pytest.mark.slow("fsdp2 has the most collectives; each starts two ranks", kept=("fsdp2",))
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2", "by hand"])
 def test_the_rank_that_comes_last_is_named(
-    kind: str, bare_zygote: Zygote, zygote: Zygote, runtime_dir: Path, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, runtime_dir: Path, tmp_path: Path
 ) -> None:
-    below = bare_zygote if kind == "by hand" else zygote
+    below: Zygote = request.getfixturevalue("bare_zygote" if kind == "by hand" else "zygote")
     with watched(below, runtime_dir, tmp_path / "train.py", kind, "0.1") as monitor:
         wait_for(lambda: monitor.look().accused, 60, "an accused rank")
     alert, by_pid = monitor.accused[0], {rank.pid: rank.rank for rank in monitor.ranks}

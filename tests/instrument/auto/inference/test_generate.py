@@ -103,18 +103,6 @@ def zygote() -> Iterator[Zygote]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
-def all_ways(
-    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[tuple[Recorded, list[Any]]]]:
-    """Every way to ask, several times, in one process."""
-    source = MODEL + "".join(f"\nfor _ in range({TIMES}):\n" + _indented(way) for way in WAYS.values()) + ENDS
-    found = zygote.train(tmp_path_factory.mktemp("generate") / "generate.py", source)
-    assert (found["kind"], found["inference"], found["left_out"], found["blind"]) == ("request", True, {}, {})
-    pairs = list(of(found))
-    return {way: pairs[place * TIMES : (place + 1) * TIMES] for place, way in enumerate(WAYS)}
-
-
 def _indented(source: str) -> str:
     return "".join(f"    {line}\n" for line in source.strip().splitlines())
 
@@ -128,11 +116,13 @@ def _indented(source: str) -> str:
     ),
 )
 @pytest.mark.parametrize("way", WAYS)
-def test_each_request_is_seen_from_its_call_to_its_return(
-    way: str, all_ways: dict[str, list[tuple[Recorded, list[Any]]]]
-) -> None:
+def test_each_request_is_seen_from_its_call_to_its_return(way: str, zygote: Zygote, tmp_path: Path) -> None:
+    source = MODEL + f"\nfor _ in range({TIMES}):\n" + _indented(WAYS[way]) + ENDS
+    found = zygote.train(tmp_path / "generate.py", source)
+    assert (found["kind"], found["inference"], found["left_out"], found["blind"]) == ("request", True, {}, {})
+    assert len(found["steps"]) == TIMES
     new, excesses = NEW.get(way, 6), []
-    for request, (first, rest, whole, shape, without_core) in all_ways[way]:
+    for request, (first, rest, whole, shape, without_core) in of(found):
         assert set(request.phases) == {"prefill", "decode"}
         prompt = 0 if way == "embeddings" else 24
         assert (request.samples, request.tokens) == (shape[0], shape[0] * (shape[1] - prompt))
