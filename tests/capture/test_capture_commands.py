@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -12,25 +13,19 @@ from pathlib import Path
 import pytest
 
 from tests.capture.conftest import Start, Training
+from tests.support import preloaded
 from tests.support.processes import environment, wait_for
 from tests.support.schemas import schema_faults
 
-
-def llmtop(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "llmtop", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(**variables),
-        cwd=cwd,
-        timeout=240,
-        check=False,
-    )
+llmtop = functools.partial(preloaded.llmtop, timeout=240)
 
 
-def test_a_capture_in_words_names_folder_size_copy_and_open(start: Start, tmp_path: Path) -> None:
+def test_a_capture_in_words_names_folder_size_copy_and_open(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     start().wait_attached()
-    done = llmtop("capture", "--engine", "py-spy", "--steps", "3", cwd=tmp_path)
+    done = llmtop("capture", "--engine", "py-spy", "--steps", "3")
     assert done.returncode == 0, done.stderr
     (made,) = (tmp_path / "llmtop-captures").iterdir()
     assert str(made) in done.stdout
@@ -55,20 +50,21 @@ def test_json_stands_alone_on_stdout(start: Start, tmp_path: Path) -> None:
     assert not schema_faults("capture", json.loads((Path(facts["folder"]) / "capture.json").read_text()))
 
 
-def test_captures_lists_and_removes(start: Start, tmp_path: Path) -> None:
+def test_captures_lists_and_removes(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     start().wait_attached()
     for _ in range(2):
-        llmtop("capture", "-e", "py-spy", "--seconds", "0.2", cwd=tmp_path)
-    listed = llmtop("captures", cwd=tmp_path)
+        llmtop("capture", "-e", "py-spy", "--seconds", "0.2")
+    listed = llmtop("captures")
     assert listed.stdout.count("-py-spy") == 2
     assert "2 captures, " in listed.stderr
-    lines = [json.loads(line) for line in llmtop("captures", "--json", cwd=tmp_path).stdout.splitlines()]
+    lines = [json.loads(line) for line in llmtop("captures", "--json").stdout.splitlines()]
     assert [line["state"] for line in lines] == ["done", "done"]
     name = Path(lines[0]["folder"]).name
-    assert "removed" in llmtop("captures", "--remove", name, cwd=tmp_path).stdout
-    assert llmtop("captures", cwd=tmp_path).stdout.count("-py-spy") == 1
-    llmtop("captures", "--remove", "all", cwd=tmp_path)
-    assert "no captures in" in llmtop("captures", cwd=tmp_path).stderr
+    assert "removed" in llmtop("captures", "--remove", name).stdout
+    assert llmtop("captures").stdout.count("-py-spy") == 1
+    llmtop("captures", "--remove", "all")
+    assert "no captures in" in llmtop("captures").stderr
 
 
 @pytest.fixture(scope="module")

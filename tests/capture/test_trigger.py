@@ -50,6 +50,7 @@ def plan(target: Target, parent: Path) -> Plan:
     return Plan("py-spy", (target,), parent, seconds=0.3)
 
 
+@pytest.mark.slow("test_an_armed_capture_fires_and_prints_its_result finds the same fault")
 def test_a_slow_step_fires_and_the_capture_says_why(start: Start, captures: Path) -> None:
     training = start("--step-ms", "20", "--slow-every", "25")
     target = training.wait_attached()

@@ -170,6 +170,13 @@ def test_two_users_see_their_own_trainings_and_take_no_place_of_each_other(tmp_p
 # --- where the sockets are ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(
+    "one relative path stands for both; each trains",
+    kept=(
+        "made/by/llmtop",
+        "~/made/by/llmtop",
+    ),
+)
 @pytest.mark.parametrize("given", ["~/made/by/llmtop", "made/by/llmtop", "./made/../made/by/llmtop"])
 def test_both_sides_find_a_directory_that_is_relative_or_in_the_home(runtime_dir: Path, given: str) -> None:
     script = f"""
@@ -208,6 +215,9 @@ def _doctor(command: list[str], folder: Path, given: str) -> dict[str, object]:
     return {"ok": check["ok"], "says": check["says"]}
 
 
+@pytest.mark.slow(
+    "three doctors; test_both_sides_find_a_directory_that_is_relative_or_in_the_home has such directories"
+)
 def test_the_doctor_says_no_where_a_training_says_that_it_cannot_publish(runtime_dir: Path) -> None:
     (runtime_dir / "file").touch()
     doctor = [sys.executable, "-m", "llmtop", "doctor", "--json"]

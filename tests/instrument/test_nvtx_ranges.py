@@ -80,6 +80,7 @@ else:
 """
 
 
+@pytest.mark.slow("a plain loop; each starts nsys", kept=("loop-expected0",))
 @pytest.mark.nsys
 @pytest.mark.parametrize(
     ("how", "expected"),

@@ -157,7 +157,10 @@ def test_what_cannot_is_left_out_with_one_warning_and_the_rest_is_kept(runtime_d
         ("llmtop.log(i=Whole(7), f=Real(0.5), n=numpy.float16(2))",
          {"i": 7.0, "f": 0.5, "n": 2.0}),
         ("llmtop.log(bad=Raises(), none=None, words='so so', ok=1.0)", {"ok": 1.0}),
-        ("llmtop.log(bad=torch.zeros(3), worse=torch.zeros(1, device='meta'), t=torch.tensor([3]))", {"t": 3.0}),
+        pytest.param(
+            "llmtop.log(bad=torch.zeros(3), worse=torch.zeros(1, device='meta'), t=torch.tensor([3]))", {"t": 3.0},
+            marks=pytest.mark.slow("imports torch; the others are read in the same way"),
+        ),
     ],
 )  # fmt: skip
 def test_a_metric_is_understood_or_left_out_and_the_others_are_kept(

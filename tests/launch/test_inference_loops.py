@@ -206,6 +206,7 @@ with torch.no_grad():
     assert all((step.samples, step.tokens, step.tokens_in) == (2, 24, 10) for step in found["steps"])
 
 
+@pytest.mark.slow("test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start has one shape")
 def test_forwards_of_varying_shapes_are_steps(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import random

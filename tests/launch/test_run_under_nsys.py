@@ -84,6 +84,7 @@ def bytes_read(process: subprocess.Popen[str]) -> int:
     return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
 
 
+@pytest.mark.slow("a capture of its own; test_five_steps_are_captured_and_the_report_is_cut_to_five has one")
 def test_a_capture_holds_what_the_training_did(
     tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script, tmp_path: Path, end: Path
 ) -> None:

@@ -73,6 +73,9 @@ def test_a_run_says_what_it_does_and_reads_what_was_written(
     assert f"measured before: llmtop kernel {capture}" in llmtop("kernel", capture).stdout
 
 
+@pytest.mark.slow(
+    "looks for used GPUs for seconds; test_the_command_is_printed_and_nothing_is_run has no run either"
+)
 def test_without_a_yes_nothing_is_run(capture: Path, llmtop: Llmtop, ncu: StandInNcu) -> None:
     done = llmtop("kernel", capture, "--run")
     assert done.returncode == 2
@@ -80,7 +83,7 @@ def test_without_a_yes_nothing_is_run(capture: Path, llmtop: Llmtop, ncu: StandI
     assert not ncu.was_run
 
 
-@pytest.mark.slow("one failure stands for all; each is a run", kept=("permission-words0",))
+@pytest.mark.slow("a run of its own; test_a_run_says_what_it_does_and_reads_what_was_written has one")
 @pytest.mark.parametrize(
     ("way", "words"),
     [
@@ -138,6 +141,9 @@ def _zombie(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow(
+    "looks for used GPUs for seconds; test_a_run_says_what_it_does_and_reads_what_was_written has a free one"
+)
 def test_a_gpu_in_use_is_refused(capture: Path, llmtop: Llmtop, scenario: Scenario, ncu: StandInNcu) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
@@ -152,7 +158,9 @@ def test_a_gpu_in_use_is_refused(capture: Path, llmtop: Llmtop, scenario: Scenar
     assert not ncu.was_run
 
 
-@pytest.mark.slow("test_a_gpu_in_use_is_refused finds the same fault")
+@pytest.mark.slow(
+    "looks for used GPUs for seconds; test_a_run_says_what_it_does_and_reads_what_was_written has a free one"
+)
 def test_memory_that_no_process_here_has_is_somebodys(
     capture: Path, llmtop: Llmtop, scenario: Scenario, ncu: StandInNcu
 ) -> None:

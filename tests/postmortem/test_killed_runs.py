@@ -96,6 +96,7 @@ def test_the_other_rank_lost_its_peer(tmp_path: Path, victim: int) -> None:
     assert attempt.line.endswith("in all_reduce")
 
 
+@pytest.mark.slow("test_the_exit_codes_name_the_first_of_two_that_wrote_no_end finds the same fault")
 def test_of_two_ranks_that_were_killed_at_once_none_is_named(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     done = [tmp_path / f"done{rank}" for rank in range(2)]

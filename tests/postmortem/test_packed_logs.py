@@ -22,11 +22,7 @@ _RAISED = traceback_text("ValueError: bad shard", line=88, in_collective=False).
 
 
 @pytest.mark.slow(
-    "bz2 takes the longest to pack",
-    kept=(
-        "compress-gz",
-        "compress-xz",
-    ),
+    "xz takes the least time; test_both_ends_of_a_packed_log_are_kept_and_no_more has gzip", kept=("compress-xz",)
 )
 @pytest.mark.parametrize(("pack", "ending"), [(gzip.compress, "gz"), (bz2.compress, "bz2"), (lzma.compress, "xz")])
 def test_a_packed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes], ending: str) -> None:
@@ -79,6 +75,7 @@ def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
     assert report.files == {"log": 1}
 
 
+@pytest.mark.slow("16 million lines; test_both_ends_of_a_packed_log_are_kept_and_no_more has a small log")
 def test_the_last_lines_of_a_log_without_a_word_of_a_fact_before_are_read(tmp_path: Path) -> None:
     (tmp_path / "rank_3.log").write_bytes(b"\n" * (16 << 20) + b"x" * 5000 + b"\n" + _RAISED)
     assert [one.rank for one in find_culprits([tmp_path]).culprits] == [3]

@@ -238,6 +238,13 @@ def test_a_name_of_a_file_is_read_as_it_was_made() -> None:
     assert folder.parsed_name("notes.txt") is None
 
 
+@pytest.mark.slow(
+    "one summary and none; each trains",
+    kept=(
+        "short-2",
+        "off-0",
+    ),
+)
 @pytest.mark.parametrize(("summary", "lines"), [("short", 2), ("long", 5), ("off", 0), ("auto", 0)])
 def test_the_summary_goes_to_stderr_where_it_is_wanted(tmp_path: Path, summary: str, lines: int) -> None:
     out, err = finish(start(tmp_path / "runs", 25, 0.02, LLMTOP_RUN_SUMMARY=summary))

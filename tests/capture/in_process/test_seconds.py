@@ -102,7 +102,9 @@ def test_a_cancel_leaves_nothing_and_the_training_can_be_captured_again(
     assert taken(target, captures, 0.3).info.seconds_recorded is not None
 
 
-@pytest.mark.slow("test_killing_llmtop_leaves_the_training_running finds the same fault")
+@pytest.mark.slow(
+    "test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collected finds the same fault"
+)
 def test_nothing_is_recorded_for_a_monitor_that_has_gone(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     captures.mkdir()

@@ -63,7 +63,9 @@ def test_five_whole_steps_with_their_phases(training: Training, captures: Path) 
     training.wait_for_steps(5)
 
 
-@pytest.mark.slow("three captures; test_killing_llmtop_leaves_the_training_running has one after another")
+@pytest.mark.slow(
+    "three captures; test_a_cancel_leaves_nothing_and_the_training_can_be_captured_again has one after another"
+)
 def test_captures_follow_one_another(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     for steps in (1, 2, 3):
@@ -83,7 +85,9 @@ def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, ca
     assert whole_steps(take.take(plan(target, captures)).report) == 5
 
 
-@pytest.mark.slow("the longest stage; each is a capture", kept=("record",))
+@pytest.mark.slow(
+    "test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collected finds the same fault"
+)
 @pytest.mark.parametrize("stage", ["start", "record", "stop"])
 def test_killing_llmtop_leaves_the_training_running(training: Training, captures: Path, stage: str) -> None:
     target = training.wait_attached()
@@ -214,7 +218,7 @@ def _states(connection: client.Connection, until: str) -> dict[str, list[wire.Ca
     raise AssertionError(f"no end of {until} in {states}")
 
 
-@pytest.mark.slow("one refusal stands for both", kept=("no such engine-/tmp/x-is not offered",))
+@pytest.mark.slow("test_a_request_while_one_runs_is_refused finds the same fault")
 @pytest.mark.parametrize(
     ("engine", "path", "detail"),
     [

@@ -83,7 +83,9 @@ class TestCapture:
         training.wait_for_steps(40)
         assert whole_steps(take.take(plan(training, captures)).report) == 5, "and it can be captured again"
 
-    @pytest.mark.slow("test_killing_llmtop_leaves_the_training_running finds the same fault")
+    @pytest.mark.slow(
+        "test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collected finds the same fault"
+    )
     def test_a_killed_host_does_not_harm_the_training(self, start: Start, captures: Path) -> None:
         training = start("--torch", "--plain", "--step-ms", "50", behind=BEHIND)
         wait_for(lambda: _asks(training))

@@ -228,6 +228,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kineto_engine, "UNFINISHED_SECONDS", 0.5)
 
 
+@pytest.mark.slow("one length stands for both", kept=("length0",))
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("length", [{"seconds": 0.5}, {"steps": 5}])
 def test_a_configuration_that_the_process_dropped_is_sent_again(

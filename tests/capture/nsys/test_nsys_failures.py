@@ -57,6 +57,9 @@ def take(training: Training, captures: Path, **more: object) -> run.Result:
     return run.take(plan, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow(
+    "a capture by the stand-in; test_five_steps_are_captured_and_the_report_is_cut_to_five has a real nsys"
+)
 def test_nothing_fails(training: Training, captures: Path) -> None:
     assert take(training, captures).info.state == "done"
 
@@ -66,7 +69,11 @@ def test_nothing_fails(training: Training, captures: Path) -> None:
     [
         ("start crashes", r"nsys start failed with 139: .*; the training continues; to do it by hand: \S+ start"),
         ("start refuses", r"nsys start failed with 1: Configuring is not allowed in this state\.; the training"),
-        ("start hangs", r"nsys start has not replied for 2 s; the training continues"),
+        pytest.param(
+            "start hangs",
+            r"nsys start has not replied for 2 s; the training continues",
+            marks=pytest.mark.slow("waits until nsys has hung for its limit"),
+        ),
         ("stop crashes", r"nsys stop ended with 139 and left no report: .*check with: \S+ sessions list"),
         ("stop hangs", r"nsys stop \(pid \d+\) has not finished for 1 s and continues alone.*stop --session=4711"),
         (

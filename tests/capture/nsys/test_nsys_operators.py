@@ -144,6 +144,7 @@ def test_a_capture_that_is_given_up_leaves_nothing_marked(training: Training, ca
     training.wait_for_steps(3)
 
 
+@pytest.mark.slow("a training of torch under nsys, of which nothing is captured")
 def test_it_is_refused_before_nsys_starts(start: Start, llmtop_run: tuple[str, ...], captures: Path) -> None:
     target = start("--torch", behind=(*llmtop_run, "--nsys", "--")).wait_attached()
     with pytest.raises(NotPossibleHere, match=r"cannot mark operators .*compiled without CUDA"):
@@ -168,7 +169,7 @@ while True:
 """
 
 
-@pytest.mark.slow("test_it_is_refused_before_nsys_starts finds the same fault")
+@pytest.mark.slow("a training of torch under nsys, of which nothing is captured")
 def test_a_script_with_a_profiler_is_left_alone(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, tmp_path: Path
 ) -> None:

@@ -69,7 +69,7 @@ def test_seconds_are_kept_too(under_nsys: Training, captures: Path) -> None:
     assert (result.info.window_seconds or 0) >= 0.5
 
 
-@pytest.mark.slow("one length stands for all; each starts two ranks", kept=("20-length0",))
+@pytest.mark.slow("two ranks; test_the_window_holds_the_steps_asked_for_and_says_what_it_cost has one")
 @pytest.mark.parametrize(("step_ms", "length"), [(20, {"steps": 30}), (4, {"steps": 3}), (4, {"seconds": 8.0})])
 def test_ranks_that_wait_for_each_other_pause_after_the_same_step(
     start: Start,
@@ -278,7 +278,7 @@ def test_the_pause_of_one_capture_does_not_set_off_the_next(
     assert [step for step in slow if step % 40 != 39 and step in paused_before] == []
 
 
-@pytest.mark.slow("test_ranks_that_wait_for_each_other_pause_after_the_same_step finds the same fault")
+@pytest.mark.slow("two ranks; test_the_window_holds_the_steps_asked_for_and_says_what_it_cost has one")
 def test_of_two_that_do_not_run_in_step_none_waits_long_for_the_other(
     start: Start, llmtop_run: tuple[str, ...], captures: Path
 ) -> None:

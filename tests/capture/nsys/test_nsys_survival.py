@@ -97,6 +97,7 @@ def test_a_collection_that_somebody_started_by_hand_is_left_alone(
     assert (tmp_path / "mine.nsys-rep").is_file()
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_second_monitor_is_told(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
     recording, cancelled = threading.Event(), threading.Event()

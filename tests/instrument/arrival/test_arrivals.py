@@ -107,7 +107,9 @@ def watched(zygote: Zygote, directory: Path, script: Path, *arguments: str) -> I
             source.close()
 
 
-@pytest.mark.slow("fsdp2 has the most collectives; each starts two ranks", kept=("fsdp2",))
+@pytest.mark.slow(
+    "two ranks and a monitor; test_the_rank_that_holds_the_other_up_waits_least finds the same fault"
+)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2", "by hand"])
 def test_the_rank_that_comes_last_is_named(
     kind: str, request: pytest.FixtureRequest, runtime_dir: Path, tmp_path: Path

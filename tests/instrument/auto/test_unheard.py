@@ -59,6 +59,7 @@ def heard(zygote: Zygote, script: Path, kind: str, *, with_llmtop: bool) -> tupl
     return operations, sampled
 
 
+@pytest.mark.slow("one kind stands for both; each trains twice", kept=("ddp",))
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_modes_hear_of_the_training_alone(kind: str, bare_zygote: Zygote, zygote: Zygote, tmp_path: Path) -> None:
     without, _ = heard(bare_zygote, tmp_path / "train.py", kind, with_llmtop=False)

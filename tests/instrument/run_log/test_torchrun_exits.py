@@ -38,6 +38,7 @@ class _Failed(Exception):
         return self._first, self.failures[self._first]
 
 
+@pytest.mark.slow("one rank stands for both; each starts two trainings", kept=("1",))
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_exit_codes_name_the_first_of_two_that_wrote_no_end(
     tmp_path: Path, victim: int, monkeypatch: pytest.MonkeyPatch

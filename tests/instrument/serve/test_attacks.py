@@ -79,10 +79,8 @@ def hears_more(heard: Heard, steps: int = 100) -> None:
 
 
 @pytest.mark.slow(
-    "four kinds of attack; each lasts seconds",
+    "two kinds of attack; each lasts seconds",
     kept=(
-        "captures",
-        "held_connections",
         "nested_frames",
         "pauses",
     ),
@@ -162,6 +160,9 @@ def test_no_frame_overflows_the_stack_of_a_script_that_raised_the_recursion_limi
         hears_more(neighbour)
 
 
+@pytest.mark.slow(
+    "asks for seconds; test_captures_that_are_asked_for_too_often_are_refused_with_a_word has the other side"
+)
 def test_a_monitor_that_asks_ten_times_a_second_stays(runtime_dir: Path) -> None:
     with Training(STEPPING) as training:
         heard = Heard(connect(runtime_dir, training))
@@ -203,6 +204,7 @@ def _until_hung_up(channel: socket.socket) -> list[wire.FromTraining]:
     return messages
 
 
+@pytest.mark.slow("test_more_monitors_than_there_is_room_for_are_told finds the same fault")
 def test_silent_connections_make_room_for_a_monitor_that_speaks(runtime_dir: Path) -> None:
     with Training(STEPPING) as training:
         neighbour = Heard(connect(runtime_dir, training))

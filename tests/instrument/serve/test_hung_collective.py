@@ -47,6 +47,7 @@ def alert_of(lines: Any, until: float) -> tuple[dict[str, Any], dict[str, Any]]:
     raise AssertionError("the monitor ended")
 
 
+@pytest.mark.slow("two ranks and a monitor; tests/rules/test_collective_hang.py has the rule alone")
 def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(
     zygote: Zygote, runtime_dir: Path, tmp_path: Path
 ) -> None:

@@ -233,6 +233,7 @@ def test_the_next_training_cleans_up_after_a_killed_one_and_leaves_a_running_one
         running.kill()
 
 
+@pytest.mark.slow("three monitors one after the other, for seconds")
 def test_a_monitor_that_can_wait_wakes_the_training_less_often(runtime_dir: Path) -> None:
     script = """
 import time

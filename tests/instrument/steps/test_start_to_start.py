@@ -255,7 +255,9 @@ def _begins_with_a_step(whole: WholeStep) -> bool:
     return not SOMETIMES & {phase.name for phase in whole.step.phases}
 
 
-@pytest.mark.slow("one script stands for all; each trains", kept=("evaluation every N",))
+@pytest.mark.slow(
+    "a training of its own for each script; test_an_evaluation_is_a_phase_of_the_step_that_follows has evaluations"
+)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_steps_and_their_parts_are_as_long_as_the_iterations(name: str, runtime_dir: Path, tmp_path: Path) -> None:
     for library in ("transformers", "lightning", "accelerate"):

@@ -108,11 +108,10 @@ def _indented(source: str) -> str:
 
 
 @pytest.mark.slow(
-    "three of nine ways; each asks five times",
+    "two of nine ways; each asks five times",
     kept=(
         "batch",
         "beams",
-        "in a thread each",
     ),
 )
 @pytest.mark.parametrize("way", WAYS)

@@ -157,6 +157,21 @@ def seen(zygote: Zygote, path: Path, script: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow(
+    "torch.compile itself",
+    kept=(
+        "plain",
+        "tied",
+        "in half as many bits",
+        "tf32",
+        "autocast around the call",
+        "autocast within the call",
+        "one part in more bits",
+        "a table that nothing is multiplied with is frozen",
+        "checkpointed",
+        "evaluated between",
+    ),
+)
 @pytest.mark.parametrize("kind", ESTIMATED)
 def test_a_model_is_worth_six_operations_a_parameter(kind: str, zygote: Zygote, tmp_path: Path) -> None:
     script, dtype = ESTIMATED[kind]

@@ -54,8 +54,18 @@ def _saved(zygote: Zygote, tmp_path: Path, save: str, count: int = 1) -> list[di
     ("save", "name", "function"),
     [
         ("torch.save(net.state_dict(), FOLDER + '/m.pt')", "m.pt", "torch.save"),
-        ("torch.save(net.state_dict(), open(FOLDER + '/o.pt', 'wb'))", "o.pt", "torch.save"),
-        ("safetensors.torch.save_file(net.state_dict(), FOLDER + '/m.safetensors')", "m.safetensors", "save_file"),
+        pytest.param(
+            "torch.save(net.state_dict(), open(FOLDER + '/o.pt', 'wb'))",
+            "o.pt",
+            "torch.save",
+            marks=pytest.mark.slow("an open file; the one before has a path"),
+        ),
+        pytest.param(
+            "safetensors.torch.save_file(net.state_dict(), FOLDER + '/m.safetensors')",
+            "m.safetensors",
+            "save_file",
+            marks=pytest.mark.slow("a library is wrapped as the one that follows"),
+        ),
         ("dcp.save(net.state_dict(), checkpoint_id=FOLDER + '/dcp')", "dcp", "save"),
     ],
 )
@@ -85,6 +95,7 @@ save_file(net.state_dict(), FOLDER + "/c")
 }
 
 
+@pytest.mark.slow("one import stands for all; each trains", kept=("async_save",))
 @pytest.mark.parametrize("function", FIRST_IMPORTS)
 def test_a_library_that_is_imported_to_save_has_its_first_checkpoint(
     function: str, zygote: Zygote, tmp_path: Path
@@ -129,6 +140,7 @@ result = getattr(future, "upload_completion", future).result()
 """
 
 
+@pytest.mark.slow("a slow disk is the harder case", kept=("0.5",))
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_an_asynchronous_checkpoint_tells_waiting_from_writing(
     seconds: float, zygote: Zygote, tmp_path: Path

@@ -72,6 +72,7 @@ for number, (batch,) in enumerate(DataLoader(TensorDataset(ids), batch_size=2)):
         assert (step.samples, step.tokens) == (8, 96)
 
 
+@pytest.mark.slow("test_an_evaluation_is_a_phase_of_the_step_that_follows finds the same fault")
 def test_an_evaluation_between_steps_is_in_no_other_phase(zygote: Zygote, tmp_path: Path) -> None:
     found = zygote.train(
         tmp_path / "train.py",
@@ -336,7 +337,7 @@ for _ in range(6):
     assert [step.count("forward") for step in found["steps"]] == [1] * 9
 
 
-@pytest.mark.slow("test_who_is_switched_off_listens_to_no_forward_pass finds the same fault")
+@pytest.mark.slow("a second start of torch, for a training that llmtop leaves alone")
 def test_no_auto_leaves_the_training_as_it_is(runtime_dir: Path, tmp_path: Path) -> None:
     found = train(
         tmp_path / "train.py",

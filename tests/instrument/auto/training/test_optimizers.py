@@ -12,6 +12,13 @@ from tests.support.steps import Zygote
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow(
+    "two of four ways; each trains",
+    kept=(
+        "copies-1",
+        "the same parameters-4",
+    ),
+)
 @pytest.mark.parametrize("inner_steps", [1, 4])
 @pytest.mark.parametrize("same", [False, True], ids=["copies", "the same parameters"])
 def test_the_outer_optimizer_closes_the_steps_of_meta_learning(
@@ -182,6 +189,13 @@ kept = [gan(10) for _ in range(3)]
     assert counts == ([1, 1, *[2] * 9] * 3)[1:]
 
 
+@pytest.mark.slow(
+    "two of six ways; each trains",
+    kept=(
+        "at the start-3",
+        "when its turn comes-7",
+    ),
+)
 @pytest.mark.parametrize("local_steps", [2, 3, 7])
 @pytest.mark.parametrize("made", ["at the start", "when its turn comes"])
 def test_trainings_in_turns_count_each_step_of_each(
@@ -236,6 +250,7 @@ for _ in range(6):
     assert len(found["steps"]) == 5 - 1 + 6
 
 
+@pytest.mark.slow("one length stands for both", kept=("3",))
 @pytest.mark.parametrize("inner_steps", [3, 10])
 def test_a_training_after_meta_learning_counts_beside_the_outer_optimizer(
     inner_steps: int, zygote: Zygote, tmp_path: Path

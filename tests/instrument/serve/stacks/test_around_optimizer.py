@@ -37,6 +37,7 @@ def words_at(hook: Callable[..., object], is_there: Callable[[str], bool]) -> st
     return seen.words
 
 
+@pytest.mark.slow("loads torch; test_the_words_have_the_range_or_the_call has lines without it")
 def test_torch_s_wrapper_is_no_line_and_a_hook_of_the_script_is() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -107,6 +107,7 @@ def line_of(name: str) -> int:
     return next(number for number, line in enumerate(LOOPS.splitlines(), 1) if line.endswith(f"# {name}"))
 
 
+@pytest.mark.slow("one of six loops; each is looked at for seconds", kept=("called",))
 @pytest.mark.parametrize("name", ["merged", "called", "sliced", "searched", "summed", "sorts"])
 def test_the_line_lies_in_what_ran_since_the_check_before(name: str, tmp_path: Path) -> None:
     found: Counter[tuple[int, int]] = Counter()
