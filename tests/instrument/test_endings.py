@@ -34,7 +34,7 @@ def test_a_captured_training_ends_as_it_would_without(way: Way, runtime_dir: Pat
         assert sockets(runtime_dir) == []
 
 
-@pytest.mark.slow("a planted wait; test_a_captured_training_ends_as_it_would_without has an end of each recording")
+@pytest.mark.slow("a wait that is planted; test_a_captured_training_ends_as_it_would_without has ends without one")
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 @pytest.mark.parametrize(
     ("name", "deaf"),

@@ -311,7 +311,7 @@ def test_another_kernel_than_the_wanted_is_said_to_be_one(tmp_path: Path, captur
     assert "planted_conflicts" in said
 
 
-@pytest.mark.slow("a run of its own; test_a_run_says_what_it_does_and_reads_what_was_written has one")
+@pytest.mark.slow("two commands that are refused; test_the_command_is_printed_and_nothing_is_run needs no ncu")
 def test_what_is_no_ncu_is_refused_with_where_to_get_one(llmtop: Llmtop, capture: Path) -> None:
     for path in (os.devnull, "/bin/true"):
         done = llmtop("kernel", capture, "--run", "--yes", LLMTOP_NCU=path)

@@ -63,9 +63,7 @@ def test_five_whole_steps_with_their_phases(training: Training, captures: Path) 
     training.wait_for_steps(5)
 
 
-@pytest.mark.slow(
-    "three captures; test_a_cancel_leaves_nothing_and_the_training_can_be_captured_again has one after another"
-)
+@pytest.mark.slow("three captures; test_a_cancel_leaves_nothing_and_the_training_can_be_captured_again has two")
 def test_captures_follow_one_another(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     for steps in (1, 2, 3):
