@@ -119,7 +119,7 @@ CANNOT = [
 ]
 
 
-@pytest.mark.slow("one reason stands for all; each starts a training", kept=("no step",))
+@pytest.mark.slow("one reason stands for all; the others import torch", kept=("no torch",))
 @pytest.mark.torch
 @pytest.mark.parametrize(("source", "variables", "why"), CANNOT)
 def test_that_it_cannot_is_said_once_with_the_reason(
