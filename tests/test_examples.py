@@ -16,6 +16,7 @@ def example(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=without, capture_output=True, text=True, timeout=200, check=False)
 
 
+@pytest.mark.slow("imports torch for one sentence of an example")
 @pytest.mark.torch
 def test_without_cuda_the_bottlenecks_are_one_sentence_and_no_traceback() -> None:
     done = example("bottlenecks.py")
@@ -25,6 +26,9 @@ def test_without_cuda_the_bottlenecks_are_one_sentence_and_no_traceback() -> Non
     )
 
 
+@pytest.mark.slow(
+    "trains for 20 steps; test_the_script_of_the_page_on_attaching_runs_as_it_is trains by PyTorch as well"
+)
 @pytest.mark.torch
 def test_the_training_lasts_on_a_cpu_and_ends_where_it_is_told_to() -> None:
     done = example("train_gpt.py", "--help")

@@ -20,8 +20,18 @@ from llmtop.report.model import Report
 from tests.support.data import DATA
 from tests.support.labelled import SETS, unpacked_set
 
+HELD_OUT = pytest.mark.slow("recorded later than the set of tuning; each takes ten seconds to read")
+NAMES = [path.name.partition(".")[0] for path in SETS]
 
-@pytest.fixture(scope="module", params=SETS, ids=[path.name.partition(".")[0] for path in SETS])
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(path, marks=HELD_OUT if name == "held-out" else ())
+        for path, name in zip(SETS, NAMES, strict=True)
+    ],
+    ids=NAMES,
+)
 def labelled(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[str, Any, Report]]:

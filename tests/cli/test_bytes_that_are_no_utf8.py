@@ -49,6 +49,7 @@ def training(runtime_dir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str
         process.communicate(timeout=240)
 
 
+@pytest.mark.slow("six commands; test_bytes_that_are_no_text_do_not_break_the_stream has the monitor's side")
 def test_json_recordings_and_captures_of_such_a_training(
     training: subprocess.Popen[str], tmp_path: Path, runtime_dir: Path
 ) -> None:

@@ -161,6 +161,9 @@ def test_a_monitor_that_comes_after_the_step_is_told_the_truth(start: Start, clo
             check_well(moment)
 
 
+@pytest.mark.slow(
+    "waits for a stall; test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock has the steps before"
+)
 @pytest.mark.parametrize(
     "seconds",
     [pytest.param(2 * HOUR, marks=pytest.mark.slow("a clock that is set back is the harder case")), -2 * HOUR],
@@ -197,6 +200,9 @@ def test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_
     check_well(later)
 
 
+@pytest.mark.slow(
+    "test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_is_set_back finds the same fault"
+)
 def test_a_replay_whose_python_waits_by_the_wall_clock_goes_on_when_that_is_set_back(
     start: Start, clock: Clock, tmp_path: Path
 ) -> None:
@@ -220,6 +226,9 @@ def test_a_replay_whose_python_waits_by_the_wall_clock_goes_on_when_that_is_set_
     assert replay.wait(30) == 0
 
 
+@pytest.mark.slow(
+    "test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_is_set_back finds the same fault"
+)
 def test_a_recording_for_some_seconds_ends_though_the_clock_is_set_back(
     start: Start, clock: Clock, tmp_path: Path
 ) -> None:
@@ -245,7 +254,7 @@ def test_an_xid_stays_for_as_long_as_it_would_have(
     assert any(alert["id"] == "gpu_error" for alert in after["alerts"])
 
 
-@pytest.mark.slow("test_a_recording_for_some_seconds_ends_though_the_clock_is_set_back finds the same fault")
+@pytest.mark.slow("test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock finds much of it")
 def test_a_recording_over_a_clock_that_is_set_back_is_as_long_as_it_took(
     start: Start, clock: Clock, tmp_path: Path
 ) -> None:

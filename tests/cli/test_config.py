@@ -375,6 +375,7 @@ def test_columns_are_those_asked_for_in_their_order(tmp_path: Path) -> None:
         assert terminal.ends() == 0
 
 
+@pytest.mark.slow("four screens; test_a_theme_that_cannot_be_remembered_changes_nothing has the file")
 def test_the_theme_is_remembered_and_yields_to_the_configuration(tmp_path: Path) -> None:
     env = home(tmp_path, "")
     remembered = tmp_path / "state" / "llmtop" / "theme"

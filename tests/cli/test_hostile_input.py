@@ -128,6 +128,7 @@ def answered(body: dict[str, object], status: int, kind: str = "application/json
     return answer
 
 
+@pytest.mark.slow("names of series stand for all; each starts a screen", kept=("labels",))
 @pytest.mark.parametrize("kind", ["labels", "error", "refused"])
 def test_a_prometheus_writes_no_escape_sequence(kind: str) -> None:
     several = [one for first in range(0, len(hostile.PIECES), 5) for one in samples(first)]

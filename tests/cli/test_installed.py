@@ -122,6 +122,7 @@ def test_the_wheel_takes_no_name_but_its_own(wheel: Path) -> None:
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 
+@pytest.mark.slow("installs a wheel or an environment")
 def test_a_program_that_imports_llmtop_finds_its_own_packages_of_these_names(
     installed: Path, tmp_path: Path, runtime_dir: Path
 ) -> None:

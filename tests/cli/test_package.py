@@ -51,6 +51,7 @@ def test_twine_accepts_both(built: dict[str, Path]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow("builds both; test_the_wheel_takes_no_name_but_its_own builds the wheel alone")
 def test_the_wheel_holds_the_program_and_nothing_else(built: dict[str, Path]) -> None:
     with zipfile.ZipFile(built[".whl"]) as wheel:
         names = wheel.namelist()
@@ -67,6 +68,7 @@ def test_the_wheel_holds_the_program_and_nothing_else(built: dict[str, Path]) ->
     }
 
 
+@pytest.mark.slow("builds both, and what the sdist holds changes seldom")
 def test_the_sdist_keeps_the_tests_and_builds_the_same_wheel_names(built: dict[str, Path]) -> None:
     with tarfile.open(built[".gz"]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}

@@ -233,6 +233,7 @@ def test_a_training_that_has_ended_keeps_its_last_figure() -> None:
     assert (one.gpu_busy_pct, one.gpu_busy_source) == (60.0, "util")
 
 
+@pytest.mark.slow("a training and a monitor; test_util_counts_only_where_the_training_alone_computes has the rule")
 def test_a_live_monitor_tells_it_of_a_real_training_by_the_drivers_samples(
     runtime_dir: Path, tmp_path: Path
 ) -> None:

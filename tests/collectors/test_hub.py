@@ -496,6 +496,9 @@ class Beating(Given[GpuReading]):
         self.beat.stop()
 
 
+@pytest.mark.slow(
+    "two intervals of four seconds; test_dear_rounds_come_with_every_instant_of_a_long_interval has the polls"
+)
 @pytest.mark.parametrize(
     "takes", [pytest.param(0.0, marks=pytest.mark.slow("polls that take no time are the easier case")), 0.4]
 )
@@ -513,6 +516,9 @@ def test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with
     assert max(ages) < 1.8, f"{ages}: beside other programs late; of another instant they would be 2 s old"
 
 
+@pytest.mark.slow(
+    "eleven snapshots in real time; test_a_driver_that_never_answers_does_not_keep_the_rest_back finds much of it"
+)
 def test_a_gpu_that_gives_no_new_sample_does_not_keep_the_others_waiting_for_long() -> None:
     machine = Machine(1.5)
     got: list[Snapshot] = []

@@ -97,6 +97,7 @@ def open_eventfds() -> int:
     return found
 
 
+@pytest.mark.slow("replaces a thread five times; only a leak of descriptors would be missed")
 def test_a_thread_that_was_replaced_leaves_no_descriptor_behind(devices: list[Device]) -> None:
     stuck, other, *_ = devices
     before = open_eventfds()

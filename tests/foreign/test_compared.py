@@ -135,10 +135,7 @@ digest.end()
 """
 
 
-@pytest.mark.slow(
-    "one header stands for all; each runs a program twice",
-    kept=("steps = 7-the last step is number 6; right is 7",),
-)
+@pytest.mark.slow("each runs a program twice; test_what_is_planted_is_found has other faults of such a program")
 @pytest.mark.parametrize(
     ("header", "wrong"),
     [

@@ -43,6 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "two.nsys-rep"
 
 
+@pytest.mark.slow("a real nsys; test_a_report_is_exported_and_read has one")
 @pytest.mark.nsys
 def test_stacks_are_of_the_thread_and_the_line_that_ran(
     report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def server(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.kill()
 
 
+@pytest.mark.slow("a server of torch; test_each_request_has_the_bytes_of_torch has its bytes")
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "kind",

@@ -88,6 +88,9 @@ def _changed(lines: list[str]) -> list[str]:
     return [line for line in lines if without_secrets(line) != line]
 
 
+@pytest.mark.slow(
+    "every line of the program; test_at_most_one_of_a_thousand_lines_of_the_history_is_changed has some of them"
+)
 def test_at_most_one_of_a_thousand_lines_of_these_files_is_changed() -> None:
     files = [path for folder in ("llmtop", "tui", "collectors") for path in sorted((_ROOT / folder).rglob("*.py"))]
     lines = [line for path in files if _OWN not in path.name for line in path.read_text().splitlines()]

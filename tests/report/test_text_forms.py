@@ -73,6 +73,7 @@ def _other_kinds(folder: Path):  # type: ignore[no-untyped-def]
         yield path.name, lambda full, found=found: found.document(full=full)
 
 
+@pytest.mark.slow("reads all labelled captures of a set; test_text_fits_the_width has one report")
 def test_every_report_fits_eighty_columns(documents: list[tuple[str, Document]]) -> None:
     assert len(documents) > 100
     wide = [
@@ -84,6 +85,9 @@ def test_every_report_fits_eighty_columns(documents: list[tuple[str, Document]])
     assert wide == []
 
 
+@pytest.mark.slow(
+    "reads all labelled captures of a set; test_lines_that_are_left_out_close_their_brackets has one line"
+)
 def test_no_sentence_leaves_a_bracket_open(documents: list[tuple[str, Document]]) -> None:
     """Of findings and paragraphs, cut or whole; names of kernels in tables lose their middle with its brackets."""
     open_ones = []
@@ -95,6 +99,7 @@ def test_no_sentence_leaves_a_bracket_open(documents: list[tuple[str, Document]]
     assert open_ones == []
 
 
+@pytest.mark.slow("reads all labelled captures of a set; test_numbers_have_no_exponent has numbers alone")
 def test_no_percentage_is_in_scientific_notation(documents: list[tuple[str, Document]]) -> None:
     bad = [name for name, document in documents if _EXPONENT.search(write_text(document, COLUMNS))]
     assert bad == []

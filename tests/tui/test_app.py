@@ -154,6 +154,9 @@ async def test_t_goes_round_the_themes_and_draws_anew() -> None:
         assert all(theme == palette for theme, palette in seen)
 
 
+@pytest.mark.slow(
+    "all themes of Textual; test_any_snapshot_is_painted_at_any_size_in_exactly_its_place has some of our own"
+)
 async def test_any_theme_of_textual_gives_a_palette() -> None:
     async with running(Held(*scene(gpus=2, spinning=(1,)))) as (app, pilot):
         for name in app.available_themes:
@@ -174,6 +177,7 @@ async def test_help_names_every_key_of_the_main_screen_and_every_note() -> None:
             assert key.shown in shown
 
 
+@pytest.mark.slow("test_every_key_acts_or_is_answered finds much of it, with the same keys")
 async def test_every_screen_that_a_key_opens_exists_and_can_be_left() -> None:
     opened = [key for key in keys.KEYS if key.screen and key.works(keys.MAIN, replaying=False)]
     assert opened

@@ -159,6 +159,13 @@ def test_the_core_four_are_read_on_the_screen(size: tuple[int, int], gpus: int, 
         assert all(re.match(r" [a-z·] \w", lines[place + 1]) for place in heads), "no header without rows"
 
 
+@pytest.mark.slow(
+    "two parts of six, each of five screens",
+    kept=(
+        "2",
+        "4",
+    ),
+)
 @pytest.mark.parametrize("part", range(6))
 def test_of_the_pairwise_screens_none_has_what_a_reader_stumbles_over(part: int) -> None:
     """Of the 120 screens that `tests.support.pairwise_screens` draws, every twenty-fourth for each part."""

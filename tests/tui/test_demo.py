@@ -77,13 +77,7 @@ async def until(pilot: Pilot[int], holds: object, seconds: float = 30.0) -> None
         await pilot.pause()
 
 
-@pytest.mark.slow(
-    "the smallest and the largest size",
-    kept=(
-        "size0",
-        "size3",
-    ),
-)
+@pytest.mark.slow("the smallest size stands for all", kept=("size0",))
 @pytest.mark.parametrize("size", SIZES)
 async def test_from_the_alert_to_a_compared_fix_in_eight_keys(
     prepared: PreparedCaptures, size: tuple[int, int]
@@ -120,13 +114,7 @@ def ends(app: LlmtopApp) -> bool:
     return isinstance(app.screen, DemoEndScreen) and bool(app.screen.query(Board))
 
 
-@pytest.mark.slow(
-    "the smallest and the largest size",
-    kept=(
-        "size0",
-        "size3",
-    ),
-)
+@pytest.mark.slow("the smallest size stands for all", kept=("size0",))
 @pytest.mark.parametrize("size", SIZES)
 async def test_it_ends_on_what_to_do_next(prepared: PreparedCaptures, size: tuple[int, int]) -> None:
     async with demo(prepared, size) as (app, pilot):
@@ -169,7 +157,7 @@ WAYS = {
 }
 
 
-@pytest.mark.slow("test_no_key_of_the_main_screen_is_answered_with_silence finds the same fault")
+@pytest.mark.slow("test_every_key_acts_or_is_answered finds the same fault")
 @pytest.mark.parametrize("way", WAYS)
 async def test_no_key_is_answered_with_silence(prepared: PreparedCaptures, way: str) -> None:
     feed = stopped_feed()

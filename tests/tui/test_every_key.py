@@ -113,13 +113,7 @@ MOVES = {"move", "page", "edge", "match", "pan", "zoom", "change", "keep_more", 
 """Actions that may change nothing: at an end, or where a page fits the screen."""
 
 
-@pytest.mark.slow(
-    "two screens stand for all; each takes every key",
-    kept=(
-        "main",
-        "captures",
-    ),
-)
+@pytest.mark.slow("the main screen stands for all; each takes every key", kept=("main",))
 @pytest.mark.parametrize("name", WAYS)
 async def test_every_key_acts_or_is_answered(here: Path, name: str) -> None:
     table = {one for key in keys.KEYS for one in key.names}

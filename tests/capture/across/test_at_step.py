@@ -131,7 +131,7 @@ def test_a_dead_rank_is_told_and_not_waited_for(folder: Path) -> None:
         assert [str(path) for path in (folder / "llmtop-captures").iterdir()] == [kept]
 
 
-@pytest.mark.slow("test_it_says_what_torch_s_own_client_says_and_the_server_prints_nothing finds the same fault")
+@pytest.mark.slow("two nodes, watched and not; tests/protocol/test_tcp_store.py has torch's server")
 @pytest.mark.parametrize("end", ["rank 0 is killed", "all end"])
 def test_the_log_is_byte_for_byte_what_it_is_without_llmtop(folder: Path, end: str) -> None:
     logs = []

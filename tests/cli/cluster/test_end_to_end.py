@@ -34,7 +34,7 @@ def nodes() -> Iterator[list[Path]]:
         shutil.rmtree(one, ignore_errors=True)
 
 
-@pytest.mark.slow("test_what_is_planted_among_64_nodes_is_named finds the same fault")
+@pytest.mark.slow("test_what_is_wrong_comes_first_and_enter_shows_a_node finds the same fault")
 def test_the_slow_rank_the_idle_gpu_and_then_the_hung_rank_are_named(nodes: list[Path], tmp_path: Path) -> None:
     eight = nvml_stub.Scenario.eight_gpus()
     eight.set(3, util=100, power_watts=120, sm_active=1, dram_active=0)

@@ -103,6 +103,7 @@ with listening_as(int(uid), "127.0.0.1", 9400, body.encode()):
 """
 
 
+@pytest.mark.slow("one listener stands for all; each starts two programs in a namespace", kept=("other",))
 @pytest.mark.namespaces
 @pytest.mark.usefixtures("runtime_dir")
 @pytest.mark.parametrize(
@@ -137,6 +138,7 @@ def test_another_user_on_the_port_of_dcgm_exporter_takes_no_series_away(
         assert exporter.said.count("\n") == 1 + bool(ours)
 
 
+@pytest.mark.slow("two exporters after 600 steps; test_gpus_and_a_training_are_told_and_no_command_line has one")
 @pytest.mark.usefixtures("runtime_dir")
 def test_a_restarted_exporter_counts_no_history_again() -> None:
     with Training(STEPPING, RANK="0", WORLD_SIZE="1") as training:
@@ -151,6 +153,7 @@ def test_a_restarted_exporter_counts_no_history_again() -> None:
         assert training.poll() is None
 
 
+@pytest.mark.slow("how seldom a training writes; test_gpus_and_a_training_are_told_and_no_command_line has what")
 @pytest.mark.usefixtures("runtime_dir")
 def test_a_training_may_keep_its_steps_for_longer_than_for_a_screen(runtime_dir: Path) -> None:
     """Each message costs the training some 0.3 ms, and a page is made every few seconds."""
@@ -317,6 +320,7 @@ def test_root_tells_all_users_and_none_of_their_command_lines(runtime_dir: Path)
         shutil.rmtree(f"/tmp/llmtop-{uid}", ignore_errors=True)
 
 
+@pytest.mark.slow("150 connections; test_many_connections_that_say_nothing_keep_nobody_out has the server alone")
 @pytest.mark.usefixtures("runtime_dir")
 def test_garbage_and_many_connections_leave_the_training_its_steps() -> None:
     with Training(STEPPING, RANK="0", WORLD_SIZE="1") as training, Exporter("-i", "0.2") as exporter:
@@ -336,7 +340,7 @@ def test_garbage_and_many_connections_leave_the_training_its_steps() -> None:
         assert training.poll() is None
 
 
-@pytest.mark.slow("test_garbage_and_many_connections_leave_the_training_its_steps finds the same fault")
+@pytest.mark.slow("3000 steps beside a stopped exporter; tests/instrument has a stopped monitor")
 @pytest.mark.usefixtures("runtime_dir")
 def test_a_stopped_exporter_holds_no_training_up() -> None:
     script = (

@@ -9,6 +9,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from llmtop.cli.doctor.bundle import redacted
 from tests.support.processes import environment
 from tests.support.schemas import schema_faults
@@ -63,6 +65,7 @@ def test_what_it_holds_is_listed_and_masked(tmp_path: Path) -> None:
     assert json.loads(files["machine.json"])["host"] == "HOST"
 
 
+@pytest.mark.slow("a second bundle; test_what_it_holds_is_listed_and_masked has one")
 def test_with_json_stdout_is_json_alone(tmp_path: Path) -> None:
     done = _bundle(tmp_path, "--json")
     assert not schema_faults("bundle", json.loads(done.stdout))

@@ -99,6 +99,7 @@ def test_too_many_alerts_for_a_slow_command_are_counted(tmp_path: Path) -> None:
     tap.close()
 
 
+@pytest.mark.slow("a whole monitor; test_each_alert_is_told_once_for_as_long_as_it_is_up has the same alerts")
 def test_the_monitor_tells_of_a_gpu_that_spins(tmp_path: Path, runtime_dir: Path) -> None:
     scenario = nvml_stub.Scenario.eight_gpus()
     scenario.set(3, util=100, power_watts=120, sm_active=0.8, dram_active=0, tensor_active=0, mem_util=0)

@@ -30,6 +30,9 @@ def strangers() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.slow(
+    "two monitors; test_the_text_has_a_job_before_its_ranks_and_none_for_a_process_alone has the text"
+)
 def test_a_live_monitor_says_jobs_and_whose_gpus_these_are(
     runtime_dir: Path, tmp_path: Path, strangers: subprocess.Popen[bytes]
 ) -> None:

@@ -37,6 +37,7 @@ def start(runs: Path, directory: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.slow("a run and a screen; test_a_replay_shows_what_was_seen_and_marks_what_is_recomputed replays one")
 def test_a_killed_training_is_opened_in_its_last_minute(runtime_dir: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     training = start(runs, runtime_dir)

@@ -89,7 +89,9 @@ def test_once_shows_gpus_and_a_training_on_a_page(llmtop: Llmtop, runtime_dir: P
     assert "forward" in out
 
 
-@pytest.mark.slow("a screen that records, or MIG that appears late; test_record_then_replay has a recording")
+@pytest.mark.slow(
+    "a screen that records, or MIG that appears late; test_what_is_recorded_is_what_was_streamed has a recording"
+)
 def test_once_waits_for_mig_instances(llmtop: Llmtop, scenario: Path) -> None:
     parts = nvml_stub.Scenario(count=1).mig(0, 7, used=1 << 30, total=18 << 30)
     parts.mig(0, 9, used=1 << 30, total=18 << 30).delay("nvmlDeviceGetMigMode", 400_000).write(scenario)
@@ -117,13 +119,7 @@ def test_once_json_is_one_object_with_rates_in_it(llmtop: Llmtop) -> None:
     }
 
 
-@pytest.mark.slow(
-    "two signals stand for all; each starts a monitor",
-    kept=(
-        "2",
-        "15",
-    ),
-)
+@pytest.mark.slow("one signal stands for all; each starts a monitor", kept=("15",))
 @pytest.mark.parametrize("number", ENDING)
 def test_json_gives_a_line_as_soon_as_it_is_known_and_ends_cleanly(llmtop: Llmtop, number: int) -> None:
     stream = llmtop("--json", "--interval", "0.2")
@@ -229,6 +225,7 @@ def test_an_output_that_lacks_a_character_ends_nothing(arguments: tuple[str, ...
     assert not done.stderr
 
 
+@pytest.mark.slow("test_a_slow_consumer_gets_fewer_snapshots_and_never_two_at_once finds the same fault")
 def test_a_reader_that_stops_reading_holds_up_only_itself(llmtop: Llmtop) -> None:
     stream = llmtop("--json", "--interval", "0.1")
     assert stream.stdout is not None
@@ -253,7 +250,9 @@ def test_what_is_recorded_is_what_was_streamed(llmtop: Llmtop, tmp_path: Path) -
     assert recorded == [json.loads(line)["time"] for line in [*lines, *out.splitlines()]]
 
 
-@pytest.mark.slow("a screen that records, or MIG that appears late; test_record_then_replay has a recording")
+@pytest.mark.slow(
+    "a screen that records, or MIG that appears late; test_what_is_recorded_is_what_was_streamed has a recording"
+)
 def test_the_screen_records_too_and_the_recording_plays_on_it(
     runtime_dir: Path, scenario: Path, tmp_path: Path
 ) -> None:
@@ -277,6 +276,9 @@ def test_the_screen_records_too_and_the_recording_plays_on_it(
     watch("replay", str(path))
 
 
+@pytest.mark.slow(
+    "test_what_is_recorded_is_what_was_streamed finds much of it, and tests/collectors/test_replay.py the rest"
+)
 def test_record_then_replay(llmtop: Llmtop, tmp_path: Path) -> None:
     path = tmp_path / "run.llmtop.gz"
     out, err = finished(llmtop("record", str(path), "--seconds", "1.5", "--interval", "0.25", "--json"))

@@ -60,6 +60,7 @@ async def test_a_real_client_lists_and_calls_the_tools(tmp_path: Path) -> None:
         assert not schema_faults("postmortem", dead)
 
 
+@pytest.mark.slow("a second server; test_a_real_client_lists_and_calls_the_tools has one")
 async def test_a_failure_is_one_sentence_and_the_server_goes_on(tmp_path: Path) -> None:
     async with _client() as client:
         for path in (str(tmp_path / "none.json"), "--html=/tmp/x", ""):

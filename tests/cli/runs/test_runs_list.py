@@ -49,6 +49,7 @@ def test_a_row_is_one_line_and_keeps_the_command(runs: Path, columns: int) -> No
     assert ("goodput" in lines[0]) == (columns == 200)
 
 
+@pytest.mark.slow("one command stands for all; each is a process", kept=("runs show",))
 @pytest.mark.parametrize("words", ["runs", "runs --json", "runs show", "runs show --json", "runs open --json"])
 def test_a_reader_that_has_gone_is_no_error(runs: Path, words: str) -> None:
     gone, write = os.pipe()

@@ -139,6 +139,10 @@ PRINTED = {
 }
 
 
+@pytest.mark.slow(
+    "another command prints the same type in a shorter time",
+    kept=[name for name in PRINTED if name not in ("replay", "demo", "report of nsys")],
+)
 @pytest.mark.parametrize(("name", "command"), PRINTED.values(), ids=PRINTED)
 def test_what_a_command_prints_follows_its_schema(name: str, command: str, files: dict[str, Path]) -> None:
     env = environment(LLMTOP_RUNS=str(files["runs"]))

@@ -159,6 +159,7 @@ def _said(reading: GpuReading, call: str) -> set[str]:
     return {word for word in ("render", "gives no reason") if any(word in note for note in mine)}
 
 
+@pytest.mark.slow("test_a_gpu_that_hangs_takes_no_neighbour_and_no_process_with_it finds much of it")
 def test_a_gpu_that_hangs_delays_no_other(scenario: AmdScenario, amd: DriverSource) -> None:
     gpu_when(amd, 5, lambda gpu: not absent(gpu))
     scenario.fault("amdsmi_get_power_info", "hang", slot=5).write()
@@ -326,7 +327,7 @@ def test_once_and_json_tell_amds_gpus(scenario: AmdScenario, runtime_dir: Path) 
     assert [gpu["vendor"] for gpu in gpus] == ["AMD"] * 8
 
 
-@pytest.mark.slow("a small size and the largest", kept=("200x50", "80x24"))
+@pytest.mark.slow("a screen each; test_once_and_json_tell_amds_gpus has the values")
 @pytest.mark.parametrize(
     "size", [(60, 15), (80, 24), (120, 30), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}"
 )

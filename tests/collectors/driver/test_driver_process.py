@@ -106,6 +106,7 @@ def test_the_monitor_itself_loads_neither_driver_nor_binding(scenario: Scenario)
     assert (done.stdout, done.stderr) == ("False False\n", "")
 
 
+@pytest.mark.slow("one signal stands for all", kept=("11",))
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
 def test_a_crash_is_said_with_the_time_of_the_next_try_and_survived(
     scenario: Scenario, driver: DriverSource, number: signal.Signals
@@ -135,6 +136,9 @@ def test_the_tries_grow_rarer_while_it_crashes(scenario: Scenario, driver: Drive
     reading_when(driver, all_well)
 
 
+@pytest.mark.slow(
+    "waits out a silence; test_a_gpu_that_hangs_takes_no_neighbour_and_no_process_with_it has one of a GPU"
+)
 def test_one_that_is_stopped_is_noticed_and_comes_back(driver: DriverSource) -> None:
     reading_when(driver, all_well)
     pid = the_driver_pid(os.getpid())
@@ -213,7 +217,9 @@ def test_no_process_is_left_to_be_had(driver: DriverSource, monkeypatch: pytest.
     reading_when(driver, all_well)
 
 
-@pytest.mark.slow("one kind of damage stands for all; each starts a process", kept=(r"\xff\xff\xff\xff",))
+@pytest.mark.slow(
+    "a process each; test_a_crash_is_said_with_the_time_of_the_next_try_and_survived has one that is replaced"
+)
 @pytest.mark.parametrize("said", [b"\xff\xff\xff\xff", b"\x04\0\0\0[nul", b"\x02\0\0\0{}", b"\x02\0\0\0\xff\xff"])
 def test_one_whose_memory_is_damaged_is_replaced(
     driver: DriverSource, monkeypatch: pytest.MonkeyPatch, said: bytes
@@ -289,6 +295,9 @@ def has_values(snapshot: dict[str, Any]) -> bool:
     return len(snapshot["gpus"]) == 8 and all(gpu["power_watts"] is not None for gpu in snapshot["gpus"])
 
 
+@pytest.mark.slow(
+    "a monitor of its own; test_a_crash_is_said_with_the_time_of_the_next_try_and_survived finds the same fault"
+)
 def test_the_stream_goes_on_with_trainings_and_host(
     scenario: Scenario, monitor: Callable[..., Monitor], training: int
 ) -> None:
@@ -328,6 +337,9 @@ def test_a_recording_goes_on(scenario: Scenario, monitor: Callable[..., Monitor]
     assert any(CRASHED in note for _, snapshot in snapshots for note in snapshot.host.notes)
 
 
+@pytest.mark.slow(
+    "a screen of its own; test_a_crash_is_said_with_the_time_of_the_next_try_and_survived finds the same fault"
+)
 def test_the_screen_says_it_and_goes_on(scenario: Scenario, runtime_dir: Path, training: int) -> None:
     assert scenario.path is not None
     env = environment(build(), scenario.path, **own_environment(LLMTOP_DIR=str(runtime_dir)))
@@ -343,13 +355,7 @@ def test_the_screen_says_it_and_goes_on(scenario: Scenario, runtime_dir: Path, t
         assert terminal.ends() == 0
 
 
-@pytest.mark.slow(
-    "two signals and both states; each starts a monitor",
-    kept=(
-        "2-well",
-        "9-inside a call that hangs",
-    ),
-)
+@pytest.mark.slow("one signal stands for all; each starts a monitor", kept=("2-well",))
 @pytest.mark.parametrize("hangs", [False, True], ids=["well", "inside a call that hangs"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGINT])
 def test_it_dies_with_the_monitor_however_that_dies(

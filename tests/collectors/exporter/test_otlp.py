@@ -109,6 +109,9 @@ def test_the_command_pushes_all_series_each_interval(
     assert util["3"] == 57
 
 
+@pytest.mark.slow(
+    "a second monitor; test_the_command_pushes_all_series_each_interval has one whose receiver takes them"
+)
 def test_a_receiver_that_refuses_is_named_once_and_its_recovery_too(
     receiver: _Receiver, tmp_path: Path, runtime_dir: Path
 ) -> None:

@@ -50,6 +50,14 @@ def _xid(number: int) -> Callable[[Scenario], Scenario]:
     return lambda scenario: scenario.xid(5, number)
 
 
+@pytest.mark.slow(
+    "one fault of each severity; the others take the same way, some of them for seconds",
+    kept=(
+        "-Xid 31-warning",
+        "-Xid 45-info",
+        "-GPU is lost-critical",
+    ),
+)
 @pytest.mark.parametrize(
     ("fault", "words", "severity"),
     [
@@ -77,6 +85,7 @@ def test_an_error_is_as_grave_as_what_is_lost(
     assert alert_of(source, 5, "gpu_error", words).severity == severity
 
 
+@pytest.mark.slow("47 errors of a GPU; test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while has two")
 def test_a_storm_of_one_xid_drives_out_no_graver_one(source: OwnSource, nvml_stub: Driver) -> None:
     """Each channel of a killed program has an Xid 45 of its own."""
     source.start()

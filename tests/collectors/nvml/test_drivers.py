@@ -130,6 +130,7 @@ time.sleep(2.5)
 """
 
 
+@pytest.mark.slow("test_closing_ends_it_also_inside_a_call_that_hangs finds the same fault")
 def test_a_process_with_calls_that_hang_still_ends_by_itself(scenario: Scenario) -> None:
     reading = read(build(), path_of(scenario), ALL_THERE, then=HANG)
     assert len(reading["gpus"]) == 2

@@ -148,6 +148,9 @@ def test_a_hanging_gpu_loses_its_values_and_delays_nobody(nvml_stub: Driver, imp
     assert gpu_when(source, 3, whole).error is None
 
 
+@pytest.mark.slow(
+    "waits out a hang; test_a_hanging_gpu_loses_its_values_and_delays_nobody has one of a cheap call"
+)
 def test_a_dear_call_that_hangs_takes_only_the_dear_values(nvml_stub: Driver, impatient_source: OwnSource) -> None:
     source = impatient_source
     nvml_stub.scenario.hang("nvmlDeviceGetFieldValues", gpu=1).write()
@@ -182,6 +185,13 @@ def test_a_gpu_that_hangs_before_it_said_who_it_is_hides_nobody(
     assert reading.gpus[3].uuid == gpu_uuid(3)
 
 
+@pytest.mark.slow(
+    "two codes of six; each waits for the driver",
+    kept=(
+        "15",
+        "1",
+    ),
+)
 @pytest.mark.parametrize("code", sorted(LOST))
 def test_a_lost_gpu_is_named_and_comes_back(nvml_stub: Driver, impatient_source: OwnSource, code: int) -> None:
     source = impatient_source
@@ -236,6 +246,7 @@ def test_a_gpu_that_the_driver_no_longer_lists_keeps_its_row_until_it_is_back(
     assert [gpu.uuid for gpu in reading.gpus] == [gpu_uuid(slot) for slot in range(8)]
 
 
+@pytest.mark.slow("a hang beside a loss; test_a_lost_gpu_is_named_and_comes_back has a loss alone")
 def test_nvml_is_not_restarted_while_a_thread_is_inside(nvml_stub: Driver, impatient_source: OwnSource) -> None:
     source = impatient_source
     source.start()
@@ -408,6 +419,15 @@ SENTINELS: dict[str, tuple[str, float]] = {
 }
 
 
+@pytest.mark.slow(
+    "four fields stand for all; the others take the same way",
+    kept=(
+        "util_sampled",
+        "temperature_c",
+        "nvlink_rx_mib",
+        "clock_event_reasons",
+    ),
+)
 @pytest.mark.parametrize("key", SENTINELS)
 def test_what_cannot_be_is_absent_and_said_once(nvml_stub: Driver, source: OwnSource, key: str) -> None:
     field, value = SENTINELS[key]

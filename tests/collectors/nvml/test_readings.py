@@ -155,6 +155,7 @@ def test_gpm_is_left_alone_on_demand(
     assert nvml_stub.count("nvmlGpmSampleGet") == before
 
 
+@pytest.mark.slow("test_a_hanging_gpu_loses_its_values_and_delays_nobody finds much of it")
 def test_a_gpu_that_hangs_in_its_first_gpm_call_keeps_no_other_from_its_own(
     nvml_stub: Driver, source: OwnSource
 ) -> None:

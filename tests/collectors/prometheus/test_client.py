@@ -52,7 +52,7 @@ def slow(handler: Handler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Type", "application/json")
     handler.end_headers()
-    for _ in range(400):
+    for _ in range(60):
         handler.wfile.write(b" ")
         handler.wfile.flush()
         time.sleep(0.05)

@@ -53,6 +53,7 @@ def all_there(view: ClusterView) -> bool:
     return complete and view.nodes_up == 64 and [run.ranks for run in view.runs] == [512]
 
 
+@pytest.mark.slow("64 nodes for a minute; test_what_is_wrong_comes_first_and_enter_shows_a_node has 12")
 @pytest.mark.prometheus
 @needs_prometheus
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_what_is_planted_among_64_nodes_is_named(tmp_path: Path, rules: bool) ->
         assert cluster.query_view().nodes_up == 63
 
 
-@pytest.mark.slow("test_what_is_planted_among_64_nodes_is_named finds the same fault")
+@pytest.mark.slow("test_what_is_wrong_comes_first_and_enter_shows_a_node finds the same fault")
 @pytest.mark.prometheus
 @needs_victoria
 def test_victoriametrics_tells_the_same(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_thousand_labels_more_and_one_run_alone(tmp_path: Path) -> None:
         assert other.nodes_up == 2
 
 
-@pytest.mark.slow("test_what_is_planted_among_64_nodes_is_named finds the same fault")
+@pytest.mark.slow("test_what_is_wrong_comes_first_and_enter_shows_a_node finds the same fault")
 @pytest.mark.prometheus
 @needs_prometheus
 def test_once_and_json_say_the_same_without_a_screen(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_each_live_rule_has_a_fleet_rule_or_a_missing_series() -> None:
         assert f"# - {alert_id}: {series[:60]}" in fleet_rules.render()
 
 
+@pytest.mark.slow("24 situations by promtool; test_ports_whose_errors_rise_are_the_same_for_both has one")
 @pytest.mark.prometheus
 @pytest.mark.skipif(find("promtool") is None, reason=NO_PROMETHEUS)
 def test_fleet_and_live_rules_agree() -> None:

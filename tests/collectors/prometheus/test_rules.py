@@ -388,6 +388,7 @@ def fired(name: str, at: str, *alerts: tuple[dict[str, str], str]) -> dict[str, 
     }
 
 
+@pytest.mark.slow("seven days; test_without_recording_rules_the_end_of_a_node_is_known_to_ten_seconds has minutes")
 def test_a_node_that_died_three_days_ago_is_still_known_and_one_of_eight_days_ago_is_not(tmp_path: Path) -> None:
     given = [
         series("up", "1x20 0x14400", **node(0)),

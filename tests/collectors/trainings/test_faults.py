@@ -115,6 +115,7 @@ def test_half_a_frame_is_waited_for_and_harms_nobody(source: StepsSource, peer: 
     assert source.latest().notes == ()
 
 
+@pytest.mark.slow("measures processor time for two seconds")
 def test_one_that_hangs_up_again_and_again_does_not_spin_the_monitor(source: StepsSource, peer: Peer) -> None:
     peer(hello() + steps(3, history=True), "close")
     source.start()

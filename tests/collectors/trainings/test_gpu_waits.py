@@ -49,7 +49,7 @@ def _watched(runtime_dir: Path, path: Path, work: str, enough: Callable[[Rank], 
             source.close()
 
 
-@pytest.mark.slow("one call stands for all; each trains", kept=("loss = device.item(0.02)-device.item(0.02)",))
+@pytest.mark.slow("trains; test_which_calls_wait_is_told_from_the_call_that_runs has the calls")
 @pytest.mark.parametrize(
     ("work", "call"),
     [
@@ -69,6 +69,7 @@ def test_a_call_that_waits_is_told_with_its_share_in_whatever_phase(
     assert wait.seconds == pytest.approx(one.gpu_wait_pct / 100 * one.step_seconds_mean)
 
 
+@pytest.mark.slow("trains; test_which_calls_wait_is_told_from_the_call_that_runs has the calls")
 @pytest.mark.parametrize(
     "work",
     ["compute(0.02)", pytest.param("time.sleep(0.02)", marks=pytest.mark.slow("sleeping is the easier case"))],

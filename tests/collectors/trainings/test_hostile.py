@@ -78,6 +78,13 @@ def test_endless_names_are_counted_and_the_rest_is_shown(source: StepsSource, ru
         peer.wait(100)
 
 
+@pytest.mark.slow(
+    "two of five kinds; each starts a training",
+    kept=(
+        "body1-not a message of llmtop",
+        "-not a message of llmtop",
+    ),
+)
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [

@@ -145,6 +145,9 @@ def test_a_run_is_called_by_what_all_its_ranks_have_in_common(
     assert watch.jobs[f"train_gpt.py · pid {alone.pid}"].launcher is None
 
 
+@pytest.mark.slow(
+    "test_processes_of_one_allocation_that_no_launcher_told_apart_are_jobs_of_their_own has fewer processes"
+)
 def test_two_runs_that_would_be_called_the_same_are_told_apart_and_one_that_follows_is_not(
     watch: Watched, started: ExitStack, script: Path
 ) -> None:
@@ -185,6 +188,9 @@ def test_processes_of_one_allocation_that_no_launcher_told_apart_are_jobs_of_the
     assert {job.slurm_job_id for job in watch.jobs.values()} == {"4711"}
 
 
+@pytest.mark.slow(
+    "ranks spawned by torch; test_torchrun_s_two_ranks_beside_a_process_of_its_own has ranks of torch"
+)
 @pytest.mark.torch
 def test_ranks_that_only_torch_knows_of_are_one_job_of_the_script_that_spawned_them(
     watch: Watched, started: ExitStack, tmp_path: Path
@@ -197,9 +203,7 @@ def test_ranks_that_only_torch_knows_of_are_one_job_of_the_script_that_spawned_t
     assert [(job.name, job.ranks) for job in watch.jobs.values()] == [(f"train_gpt.py · :{port}", (0, 1))]
 
 
-@pytest.mark.slow(
-    "test_ranks_that_only_torch_knows_of_are_one_job_of_the_script_that_spawned_them finds the same fault"
-)
+@pytest.mark.slow("test_torchrun_s_two_ranks_beside_a_process_of_its_own finds much of it")
 @pytest.mark.torch
 def test_a_rank_that_is_learned_late_changes_the_job(
     watch: Watched, started: ExitStack, tmp_path: Path, script: Path

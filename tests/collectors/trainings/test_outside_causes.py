@@ -67,6 +67,7 @@ def test_the_line_is_told_that_the_host_stands_at_between_steps(runtime_dir: Pat
     assert not [what for what in found if "0.01" in what], "what is in a phase is the phase's"
 
 
+@pytest.mark.slow("trains for seconds; test_collections_are_one_cause_with_the_line_that_starts_most has the rule")
 @pytest.mark.parametrize(
     ("between", "cause"),
     [
@@ -91,6 +92,9 @@ def test_collections_of_garbage_are_told(between: str, cause: str, runtime_dir: 
     assert cause != "gc.collect()" or re.match(r"train\.py:(?:\d+-)?14 ", most), found
 
 
+@pytest.mark.slow(
+    "trains for seconds; test_what_kept_the_lock_has_the_unseen_time_after_the_same_phase has the rule"
+)
 def test_code_of_python_is_not_charged_to_the_call_that_gives_up_the_lock(
     runtime_dir: Path, tmp_path: Path
 ) -> None:
@@ -341,6 +345,7 @@ while True:
 """
 
 
+@pytest.mark.slow("trains for seconds; test_the_share_of_the_work_outside_has_no_waits_for_a_cpu has the rule")
 def test_a_training_separates_its_waits_for_a_cpu(runtime_dir: Path) -> None:
     with Training(BUSY) as training, connect(runtime_dir, training) as connection:
         heard = Heard(connection)

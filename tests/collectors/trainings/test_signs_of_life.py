@@ -151,7 +151,7 @@ def _rank(source: StepsSource) -> Rank | None:
     return next(iter(source.latest().ranks), None)
 
 
-@pytest.mark.slow("one kind of work stands for all; each waits for a hang", kept=("hooks, a DataLoader",))
+@pytest.mark.slow("each waits for a hang; test_a_step_in_which_phases_begin_is_no_stall has one such sign")
 @pytest.mark.parametrize("work", WORK)
 def test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none(
     work: str, source: StepsSource, runtime_dir: Path
@@ -182,6 +182,7 @@ def test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none(
         wait_for(lambda: (one := _rank(source)) is not None and one.state == "stalled", 60, "hangs after work")
 
 
+@pytest.mark.slow("waits for a hang; test_a_process_that_steps_no_more_is_stalled has a shorter limit")
 def test_a_training_that_hangs_without_any_work_gives_no_sign(source: StepsSource) -> None:
     with Training(_BEGIN + _STEPS + "\nwhile more():\n    pass\ntime.sleep(1000)\n"):
         stalled = wait_for(lambda: (one := _rank(source)) is not None and one.state == "stalled" and one, 60)

@@ -285,6 +285,7 @@ def test_a_process_that_became_another_program_is_gone(train: Start, watch: Watc
     assert child.poll() is None
 
 
+@pytest.mark.slow("test_a_process_that_became_another_program_is_gone has such a process without a second attach")
 def test_a_process_that_attaches_again_after_exec_is_one_rank(train: Start, watch: Watch) -> None:
     child = train("--steps", "50", "--step-ms", "20", "--then", "reattach")
     watch.until(lambda w: child.pid in w.ranks and (w.ranks[child.pid].step or 0) > 20)
@@ -330,6 +331,7 @@ def test_engines_that_could_capture_it_are_named(train: Start, watch: Watch) -> 
     assert "py-spy" in watch.ranks[child.pid].capturable
 
 
+@pytest.mark.slow("64 processes; test_ranks_of_a_job_come_in_order has some")
 def test_many_processes_at_once(runtime_dir: Path) -> None:
     """64 attached processes: forked from one, so that the test starts 64 interpreters only once."""
     program = (

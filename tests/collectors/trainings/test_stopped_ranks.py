@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from collectors.trainings.source import StepsSource
 from llmtop.model.snapshot import Rank
 from llmtop.rules.engine import Rules
@@ -20,6 +22,9 @@ def _stepping(source: StepsSource) -> bool:
     return len(ranks) == 2 and all((rank.step or 0) > 3 for rank in ranks)
 
 
+@pytest.mark.slow(
+    "ranks of gloo; test_a_stopped_process_holds_nobody_up_and_is_shown_as_stopped has peers without torch"
+)
 def test_a_rank_stopped_before_the_monitor_starts_is_named(runtime_dir: Path, tmp_path: Path) -> None:
     with GlooRanks(tmp_path, [runtime_dir], a_node=2) as job:
         first = StepsSource(runtime_dir)

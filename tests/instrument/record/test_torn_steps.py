@@ -132,7 +132,7 @@ assert sent[-1].state == "done", sent
         training.finish()
 
 
-@pytest.mark.slow("test_a_training_that_hangs_without_any_work_gives_no_sign finds the same fault")
+@pytest.mark.slow("test_a_process_that_steps_no_more_is_stalled finds much of it")
 @pytest.mark.torch
 def test_work_of_another_thread_is_no_life_of_the_one_that_trains() -> None:
     script = """

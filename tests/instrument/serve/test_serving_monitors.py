@@ -339,7 +339,7 @@ def test_what_a_process_that_crashed_had_half_made_is_removed_and_nothing_else(r
         training.kill()
 
 
-@pytest.mark.slow("test_many_processes_at_once finds the same fault")
+@pytest.mark.slow("64 trainings at once; test_ranks_of_a_job_come_in_order has three")
 def test_sixty_four_trainings_attach_at_once(runtime_dir: Path) -> None:
     # One parent forks them all: 64 interpreters started one by one would not begin at once.
     script = """

@@ -393,6 +393,9 @@ def test_span_and_instant_stay_within_bounds() -> None:
     assert state.at == state.now - 60
 
 
+@pytest.mark.slow(
+    "a second pane over the Prometheus; test_the_key_of_a_capture_names_what_works_on_this_node has the key"
+)
 @pytest.mark.prometheus
 @needs_prometheus
 def test_c_says_the_command_that_captures_the_accused_and_where_to_call_it(
@@ -410,7 +413,7 @@ def test_c_says_the_command_that_captures_the_accused_and_where_to_call_it(
         assert terminal.ends() == 0
 
 
-@pytest.mark.slow("test_c_says_the_command_that_captures_the_accused_and_where_to_call_it finds the same fault")
+@pytest.mark.slow("a capture on this node; test_the_key_of_a_capture_names_what_works_on_this_node has the key")
 @pytest.mark.torch
 @pytest.mark.prometheus
 @needs_prometheus

@@ -116,17 +116,22 @@ async def open_screen(app: ClusterApp, pilot: Pilot[int], way: str) -> None:
     await shows(app, pilot, words)
 
 
+@pytest.mark.slow("the first screen stands for all; each takes every key", kept=("nodes-its own keys",))
+@pytest.mark.parametrize("own", [True, False], ids=["its own keys", "keys of other screens"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_every_key_of_the_cluster_acts_or_is_answered(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_key_of_the_cluster_acts_or_is_answered(
+    way: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tui.cluster.capture_line.refusal", lambda: "no rank is attached here")
     app = ClusterApp(Answering())
     name = keys.CLUSTER_HELP if way == "help" else keys.CLUSTER
     works = {one: key.action.partition("(")[0] for key in keys.for_screen(name) for one in key.names}
     table = {one for key in keys.KEYS for one in key.names}
     leaves = {"q"} if way == "nodes" else set()
+    pressed = works.keys() if own else (table | set(WRONG)) - works.keys()
     silent = []
     async with app.run_test(size=(100, 30)) as pilot:
-        for one in sorted((table | set(WRONG)) - ENDING - leaves):
+        for one in sorted(pressed - ENDING - leaves):
             await open_screen(app, pilot, way)
             await pilot.pause()
             before = seen(app)

@@ -90,22 +90,30 @@ def every_alert_of_the_demo() -> list[Snapshot]:
     return list(found.values())
 
 
-async def test_every_reason_that_a_recording_knows_is_shown_in_whole_clauses() -> None:
+@pytest.mark.slow("the smallest size stands for all; each shows every reason", kept=("size0",))
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_reason_that_a_recording_knows_is_shown_in_whole_clauses(size: tuple[int, int]) -> None:
     moments = every_alert_of_the_demo()
     assert len({moment.alerts[0].id for moment in moments}) >= 4
     feed = Held(moments[0])
-    for size in SIZES:
-        async with running(feed, size) as (app, pilot):
-            for moment in moments:
-                one = moment.alerts[0]
-                assert one.points, one.id
-                feed.say(moment)
-                await pilot.pause()
-                row = text(app).splitlines()[app.screen.layout_now(*size).alerts.y]  # type: ignore[attr-defined]
-                assert one.points[0] in row
-                assert "…" not in row
+    async with running(feed, size) as (app, pilot):
+        for moment in moments:
+            one = moment.alerts[0]
+            assert one.points, one.id
+            feed.say(moment)
+            await pilot.pause()
+            row = text(app).splitlines()[app.screen.layout_now(*size).alerts.y]  # type: ignore[attr-defined]
+            assert one.points[0] in row
+            assert "…" not in row
 
 
+@pytest.mark.slow(
+    "the smallest and the largest size",
+    kept=(
+        "size0",
+        "size5",
+    ),
+)
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_gravest_comes_first_and_A_goes_round_the_others(size: tuple[int, int]) -> None:
     async with running(Held(eight(*THREE)), size) as (app, pilot):
@@ -122,6 +130,13 @@ async def test_the_gravest_comes_first_and_A_goes_round_the_others(size: tuple[i
         assert seen[3] == seen[0]
 
 
+@pytest.mark.slow(
+    "the smallest and the largest size",
+    kept=(
+        "size0",
+        "size5",
+    ),
+)
 @pytest.mark.parametrize("size", SIZES)
 async def test_keys_say_whom_they_are_about_and_act_on_it(
     size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
@@ -341,6 +356,7 @@ async def test_in_a_recording_keys_for_what_runs_now_say_so(tmp_path: Path) -> N
         assert len(app.screen_stack) == 1
 
 
+@pytest.mark.slow("a screen for each key; test_every_key_acts_or_is_answered finds the same fault")
 async def test_no_key_of_the_main_screen_is_answered_with_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ async def test_from_an_alert_to_a_compared_fix_in_eight_keys(
     assert len(pressed) <= 8
 
 
+@pytest.mark.slow("two captures; test_from_an_alert_to_a_compared_fix_in_eight_keys presses the key as well")
 async def test_capital_c_repeats_the_last_capture_without_asking(start: Start, tmp_path: Path) -> None:
     training = start()
     training.wait_attached()
@@ -212,6 +213,7 @@ async def test_a_capture_under_way_is_called_off(start: Start, tmp_path: Path) -
     training.wait_for_steps(2)
 
 
+@pytest.mark.slow("a capture of its own; test_a_capture_under_way_is_called_off has one under way")
 async def test_a_capture_goes_on_without_its_dialog_and_is_there_again(start: Start) -> None:
     training = start()
     training.wait_attached()
@@ -289,6 +291,14 @@ async def test_the_open_dialog_follows_trainings_that_come_and_go(monkeypatch: p
         await shows(app, pilot, "No training can be captured", "The chosen training has ended, choose another one")
 
 
+@pytest.mark.slow(
+    "each moment at one size; the others press the same keys",
+    kept=(
+        "dialog-size1",
+        "under_way-size0",
+        "stacks-size3",
+    ),
+)
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 30), (200, 50)])
 @pytest.mark.parametrize("moment", [pictured.dialog, pictured.under_way, pictured.stacks])
 async def test_at_every_size_nothing_is_wider_than_the_screen_and_the_line_in_question_is_seen(
@@ -329,6 +339,9 @@ async def test_s_shows_the_main_thread_first_with_the_scripts_own_line_marked(st
         await shows(app, pilot, "llmtop-server")
 
 
+@pytest.mark.slow(
+    "test_s_shows_the_main_thread_first_with_the_scripts_own_line_marked has the stacks of one moment"
+)
 async def test_the_stacks_are_those_of_now(start: Start) -> None:
     training = start("--step-ms", "400")
     training.wait_attached()
@@ -364,6 +377,9 @@ def tmux() -> Iterator[list[str]]:
     subprocess.run([*command, "kill-server"], check=False, capture_output=True, timeout=240)
 
 
+@pytest.mark.slow(
+    "by nsys in tmux; test_c_opens_a_filled_dialog_and_enter_captures_and_shows_the_report has these keys"
+)
 @pytest.mark.tmux
 @pytest.mark.nsys
 def test_the_key_in_a_real_tmux_captures_five_steps_with_the_real_nsys(

@@ -63,6 +63,7 @@ def chosen(app: LlmtopApp) -> str:
     return next(line for line in text(app).splitlines() if line.startswith("▸"))
 
 
+@pytest.mark.slow("the smallest size stands for all", kept=("size0",))
 @pytest.mark.parametrize("size", SIZES)
 async def test_o_lists_captures_with_what_they_say_the_newest_first(size: tuple[int, int], parent: Path) -> None:
     async with running(feed(), size) as (app, pilot):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from llmtop.model.snapshot import Alert, CollectiveCount, Rank, Snapshot
@@ -30,6 +31,9 @@ def _hung(trainings: list[Training]) -> list[Snapshot]:
     return [*before, replace(last, ranks=ranks, alerts=(alert,))]
 
 
+@pytest.mark.slow(
+    "two trainings; test_s_shows_the_main_thread_first_with_the_scripts_own_line_marked has the stacks of one"
+)
 async def test_h_groups_the_stacks_of_real_ranks(start: Start) -> None:
     trainings = [start(), start("--workers")]
     for training in trainings:

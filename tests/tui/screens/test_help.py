@@ -34,6 +34,13 @@ def words(shown: list[str]) -> str:
     return " ".join(re.sub(r"\s+", " ", page) for page in shown)
 
 
+@pytest.mark.slow(
+    "the main screen at two sizes stands for all; each turns all pages",
+    kept=(
+        "main-size0",
+        "main-size3",
+    ),
+)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", WAYS)
 async def test_it_begins_with_every_key_of_the_screen_it_was_called_from(size: tuple[int, int], name: str) -> None:

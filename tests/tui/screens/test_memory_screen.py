@@ -57,6 +57,7 @@ async def whole(app: LlmtopApp, pilot: Pilot[int]) -> list[str]:
         await pilot.press("pagedown")
 
 
+@pytest.mark.slow("the smallest size stands for all", kept=("size0",))
 @pytest.mark.parametrize("size", SIZES)
 async def test_enter_on_a_memory_capture_shows_who_holds_what(capture: Path, size: tuple[int, int]) -> None:
     async with running(Held(*scene(gpus=1, seconds=5)), size) as (app, pilot):

@@ -62,6 +62,13 @@ async def click_key(app: LlmtopApp, pilot: Pilot[int], shown: str) -> None:
     await pilot.pause()
 
 
+@pytest.mark.slow(
+    "the smallest and the largest size",
+    kept=(
+        "size0",
+        "size3",
+    ),
+)
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_footer_names_c_and_help_at_every_size_and_a_click_presses_a_key(size: tuple[int, int]) -> None:
     alerted = replace(scene(gpus=2, seconds=5)[-1], alerts=(low_power(1, 5.0, 1.0),))
@@ -134,6 +141,7 @@ async def test_a_click_on_a_title_sorts_by_it_and_again_the_other_way() -> None:
         assert text(app).splitlines()[3].split()[1] == "1059"
 
 
+@pytest.mark.slow("one screen stands for all", kept=("way0",))
 @pytest.mark.parametrize("way", [("question_mark",), ("a",), ("r",)])
 async def test_jumps_move_the_page_and_not_the_hidden_recording(way: tuple[str, ...]) -> None:
     feed = ReplayFeed(Reader(DEMO), lambda: lambda moment: moment)

@@ -61,6 +61,7 @@ async def test_the_key_goes_through_the_dimensions_and_each_group_has_its_figure
     assert "M group" in "\n".join(seen[0])
 
 
+@pytest.mark.slow("one size stands for all", kept=("size0",))
 @pytest.mark.parametrize("size", [(80, 24), (120, 30), (200, 50)])
 async def test_moving_passes_over_the_lines_of_groups(size: tuple[int, int]) -> None:
     async with running(Held(_mesh()), size) as (app, pilot):

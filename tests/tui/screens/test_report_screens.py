@@ -220,6 +220,7 @@ def test_cells_tell_how_much_is_filled_and_by_what() -> None:
     assert [cell.kind for cell in zoomed] == ["copy", "copy"]
 
 
+@pytest.mark.slow("a process that imports three screens; numpy there costs start-up time alone")
 def test_a_written_report_is_shown_without_numpy(captures: Path) -> None:
     import subprocess
 

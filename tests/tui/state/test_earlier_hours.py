@@ -44,6 +44,7 @@ def phases_at(history: History, at: float) -> float | None:
     return None if parts is None else parts["forward"]
 
 
+@pytest.mark.slow("one size stands for both; each takes hours in", kept=("size0",))
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_long_monitor_shows_its_first_hour(size: tuple[int, int]) -> None:
     begin = time.time() - HOURS * 3600
@@ -67,6 +68,7 @@ async def test_a_long_monitor_shows_its_first_hour(size: tuple[int, int]) -> Non
         assert "no value" not in row
 
 
+@pytest.mark.slow("hours of a recording; test_a_long_monitor_shows_its_first_hour has hours of a monitor")
 async def test_a_jump_in_a_long_recording_leaves_no_hole_before_it(tmp_path: Path) -> None:
     path, begin = tmp_path / "long.llmtop.gz", 1.7e9
     writer = Writer(path, host="gpu-node-07")

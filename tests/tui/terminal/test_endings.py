@@ -152,6 +152,9 @@ def test_a_real_fault_in_a_librarys_thread_does_the_same(tmp_path: Path) -> None
         assert_given_back(terminal)
 
 
+@pytest.mark.slow(
+    "a death that takes a second; test_a_fault_gives_the_terminal_back_before_anybody_learns_of_it has others"
+)
 def test_no_frame_follows_the_sentence_after_a_fault_of_a_library(tmp_path: Path) -> None:
     """The other threads draw on until the process is dead, which takes a second here."""
     slow = tmp_path / "bin" / "cat"
@@ -364,7 +367,7 @@ def answers(terminal: Terminal, command: str, words: str) -> None:
     [
         "ctrl+z",
         pytest.param(signal.SIGTSTP, marks=pytest.mark.slow("the same stop by another sender")),
-        signal.SIGSTOP,
+        pytest.param(signal.SIGSTOP, marks=pytest.mark.slow("a stop that no program can see, by the same shell")),
     ],
     ids=str,
 )
@@ -433,14 +436,7 @@ PLANTS = {
 }
 
 
-@pytest.mark.slow(
-    "three places of six; each starts a screen",
-    kept=(
-        "a thread",
-        "the app",
-        "the end",
-    ),
-)
+@pytest.mark.slow("one place of six; each starts a screen", kept=("a thread",))
 @pytest.mark.parametrize("where", PLANTS)
 def test_an_error_nobody_expected_is_one_sentence_a_log_and_70(where: str, state_home: Path) -> None:
     program = BROKEN.format(plant=PLANTS[where], argv=["demo"])

@@ -6,6 +6,7 @@ import random
 import socket
 import sys
 import time
+from collections.abc import Collection
 
 import pytest
 from textual import events
@@ -31,17 +32,22 @@ ODD = {
     "a mouse far away": b"\x1b[<0;99999999999999999999;99999999M\x1b[<0;99999999999999999999;99999999m",
     "NUL": b"\0" * 100,
 }
+THREE = ("no UTF-8", "a paste without an end", "a window of 10 billion cells")
 
 
 def pressed(keyboard: Keyboard, data: bytes) -> list[str]:
     return [message.key for message in keyboard.feed(data) if isinstance(message, events.Key)]
 
 
-def test_odd_bytes_end_nothing_and_the_next_key_works() -> None:
+@pytest.mark.slow("three kinds stand for all; each takes seconds", kept=("three kinds",))
+@pytest.mark.parametrize(
+    "names", [THREE, [name for name in ODD if name not in THREE]], ids=["three kinds", "the others"]
+)
+def test_odd_bytes_end_nothing_and_the_next_key_works(names: Collection[str]) -> None:
     with Terminal([*SCREEN, "--interval", "2"]) as terminal:  # it waits for seconds, and keys draw at once
         terminal.shows("tokens/s")
-        for name, odd in ODD.items():
-            terminal.type_bytes(odd)
+        for name in names:
+            terminal.type_bytes(ODD[name])
             seen = len(terminal.raw)
 
             def drawn(
@@ -352,6 +358,9 @@ def test_typing_and_held_keys_are_keys_however_late_they_are_read() -> None:
     assert len(typist.keys) == 22
 
 
+@pytest.mark.slow(
+    "a paste with marks stands for both; test_a_paste_without_marks_is_no_keys has one without", kept=("marked",)
+)
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "unmarked"])
 def test_the_screen_hears_no_key_of_a_large_paste_and_q_after_it(marked: bool) -> None:
     # A key that acted would open a screen, and `q` would only close that.

@@ -86,13 +86,7 @@ def check(found: dict[str, bytes]) -> None:
     assert unseen <= WITHOUT_DATA
 
 
-@pytest.mark.slow(
-    "the first and the last theme draw every screen; the others take a tour each",
-    kept=(
-        "dark",
-        "ascii",
-    ),
-)
+@pytest.mark.slow("a tour of every screen; test_the_screen_of_a_hostile_training_obeys_nothing has the main one")
 @pytest.mark.parametrize(
     ("size", "options"),
     [
@@ -138,6 +132,7 @@ def test_the_title_is_text() -> None:
     assert hostile.obeyed(title(hostile.text()).encode()) == []
 
 
+@pytest.mark.slow("a tour of the pane; test_a_prometheus_writes_no_escape_sequence finds the same fault")
 @pytest.mark.parametrize(
     "options",
     [pytest.param(("--spread",), marks=pytest.mark.slow("the second tour of the same pane")), ("--ascii",)],

@@ -159,6 +159,7 @@ def test_in_tmux_keys_open_screens_and_q_leaves(tmux: list[str]) -> None:
     assert "H200" not in pane(tmux)
 
 
+@pytest.mark.slow("test_in_tmux_keys_open_screens_and_q_leaves has a window that keeps its size")
 def test_in_tmux_a_window_that_has_grown_is_left_as_it_was(tmux: list[str]) -> None:
     run = f"printf 'before\\n'; {sys.executable} -m tests.support.screen --gpus 2; echo left with $?; sleep 100"
     size = ["-x", "80", "-y", "24"]
@@ -172,6 +173,9 @@ def test_in_tmux_a_window_that_has_grown_is_left_as_it_was(tmux: list[str]) -> N
     assert pane(tmux).split("\n")[:2] == ["before", "left with 0"]
 
 
+@pytest.mark.slow(
+    "test_in_tmux_keys_open_screens_and_q_leaves has a screen in tmux; a bell needs a window beside it"
+)
 def test_in_tmux_an_alert_rings_and_names_itself_in_the_title(tmux: list[str]) -> None:
     subprocess.run([*tmux, "new-session", "-d", "sleep 100"], check=True, timeout=240)
     subprocess.run([*tmux, "set", "-g", "monitor-bell", "on"], check=True, timeout=240)
@@ -188,6 +192,9 @@ def test_in_tmux_an_alert_rings_and_names_itself_in_the_title(tmux: list[str]) -
     wait_for(lambda: "watch 1 LOW POWER GPU 1" in state(), what="a bell and a title")
 
 
+@pytest.mark.slow(
+    "a screen of its own; test_without_color_none_is_sent_and_the_alert_is_still_there has another poor terminal"
+)
 def test_a_terminal_of_16_colors_and_a_locale_without_utf_8_are_served() -> None:
     with Terminal([*SCREEN, "--spinning", "1"], TERM="xterm", COLORTERM="", LC_ALL="de_DE.ISO-8859-1") as terminal:
         terminal.shows("LOW POWER")
@@ -198,6 +205,7 @@ def test_a_terminal_of_16_colors_and_a_locale_without_utf_8_are_served() -> None
         assert terminal.ends() == 143
 
 
+@pytest.mark.slow("one variable stands for both; each starts a screen", kept=("NO_COLOR",))
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "TERM=dumb"])
 def test_without_color_none_is_sent_and_the_alert_is_still_there(variables: dict[str, str]) -> None:
     with Terminal([*SCREEN, "--spinning", "1"], **variables) as terminal:
@@ -219,6 +227,7 @@ def test_the_terminal_knows_its_size_better_than_the_environment() -> None:
         assert terminal.ends() == 0
 
 
+@pytest.mark.slow("one size stands for all; each starts a screen", kept=("no number",))
 @pytest.mark.parametrize(
     ("columns", "lines"),
     [("1000000", "1000000"), ("65536", ""), ("0", "0"), ("-5", "-5"), ("x", "\u00b2"), ("9" * 5000, "9" * 5000)],
@@ -233,6 +242,7 @@ def test_a_size_that_no_terminal_has_is_not_believed(columns: str, lines: str) -
         assert_given_back(terminal)
 
 
+@pytest.mark.slow("one such size stands for both; each starts a screen", kept=("unset",))
 @pytest.mark.parametrize("columns", ["", "1000000"], ids=["unset", "a million"])
 def test_a_terminal_without_a_size_has_80_columns_and_24_lines(columns: str) -> None:
     with Terminal(SCREEN, (0, 0), COLUMNS=columns, LINES=columns) as terminal:
@@ -243,6 +253,7 @@ def test_a_terminal_without_a_size_has_80_columns_and_24_lines(columns: str) -> 
         assert terminal.ends() == 0
 
 
+@pytest.mark.slow("an odd size; test_a_size_that_no_terminal_has_is_not_believed has another")
 def test_the_largest_size_that_a_kernel_knows_is_drawn_in_part_and_takes_little_memory() -> None:
     with Terminal(SCREEN, (65535, 65535)) as terminal:
         wait_for(lambda: b"LIVE" in terminal.raw, what="the first line")
