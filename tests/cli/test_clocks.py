@@ -146,7 +146,7 @@ def test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock(
     assert all(abs(stamp - monitor.seen[-1]["time"]) < 60 for stamp in stamps)
 
 
-@pytest.mark.slow("a clock that is set back is the hardest case", kept=("back",))
+@pytest.mark.slow("test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock finds much of it")
 @pytest.mark.parametrize("move", MOVES)
 def test_a_monitor_that_comes_after_the_step_is_told_the_truth(start: Start, clock: Clock, move: str) -> None:
     train(start)
@@ -241,6 +241,9 @@ def test_a_recording_for_some_seconds_ends_though_the_clock_is_set_back(
     assert count_in(path) > 0
 
 
+@pytest.mark.slow(
+    "a monitor of its own; test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock has the clock"
+)
 def test_an_xid_stays_for_as_long_as_it_would_have(
     start: Start, clock: Clock, scenario: nvml_stub.Scenario
 ) -> None:

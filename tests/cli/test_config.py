@@ -298,6 +298,7 @@ def alert_ids(env: dict[str, str]) -> dict[str, set[float]]:
     return found
 
 
+@pytest.mark.slow("two processes; test_another_threshold_holds_and_the_rule_says_so has other settings of alerts")
 def test_alerts_that_are_off_are_not_told_and_the_others_are(tmp_path: Path) -> None:
     usual = alert_ids(home(tmp_path, ""))
     assert {"input_bound", "low_power_full_util"} <= set(usual)

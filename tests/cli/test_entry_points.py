@@ -74,7 +74,7 @@ KEPT = (
     "closed 0 1 2-mcp",
     "closed 1-once",
     "closed 0 2-json",
-    "COLUMNS=-1-report",
+    "COLUMNS=-1-which",
     "no HOME-runs",
     "LANG=C-which",
 )

@@ -208,6 +208,7 @@ def test_all_gpus_and_all_steps_are_there_and_each_piece_says_operator_and_kerne
                 assert (said(page) or "").startswith("aten::mm: sm90_gemm (GEMM): 8.900 ms at ")
 
 
+@pytest.mark.slow("a page of its own; test_it_zooms_pans_and_returns moves as well")
 def test_one_goes_from_step_to_step_and_back_to_all(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(written.html(two_gpus(tmp_path)))
     with Page(tmp_path / "report.html", tmp_path / "profile") as page:

@@ -233,6 +233,7 @@ def test_what_fits_the_moment_is_proposed_first(prepared: PreparedCaptures) -> N
     assert len(prepared.targets(None)) == len(STORIES)
 
 
+@pytest.mark.slow("unpacks all captures; test_from_the_alert_to_a_compared_fix_in_eight_keys unpacks two")
 def test_what_is_unpacked_goes_with_the_demo(prepared: PreparedCaptures) -> None:
     engine = next(one.engine for one in prepared.abilities() if one.is_supported)
     parent = prepared.parent

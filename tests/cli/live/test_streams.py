@@ -324,6 +324,7 @@ def test_a_paced_replay_takes_the_time_that_was_recorded(llmtop: Llmtop, tmp_pat
     assert time.monotonic() - started >= 1.0
 
 
+@pytest.mark.slow("a whole monitor; test_a_full_disk_is_one_sentence_and_leaves_whole_members has the recording")
 def test_the_disk_fills_and_the_stream_goes_on(llmtop: Llmtop, tmp_path: Path) -> None:
     stream = llmtop(
         "--json",

@@ -202,6 +202,9 @@ def test_closing_before_the_start_is_nothing(scenario: Scenario) -> None:
     assert driver_pids(os.getpid()) == []
 
 
+@pytest.mark.slow(
+    "test_a_crash_is_said_with_the_time_of_the_next_try_and_survived has a process that is started again"
+)
 def test_no_process_is_left_to_be_had(driver: DriverSource, monkeypatch: pytest.MonkeyPatch) -> None:
     reading_when(driver, all_well)
     real = os.posix_spawn

@@ -56,6 +56,14 @@ def test_it_is_packed_for_whoever_asks(server: MetricsServer) -> None:
         assert "DCGM_FI_DEV_GPU_UTIL" in gzip.decompress(answer.read()).decode()
 
 
+@pytest.mark.slow(
+    "three requests stand for all",
+    kept=(
+        "zeros",
+        "long line",
+        "tls",
+    ),
+)
 @pytest.mark.parametrize(
     "said",
     [

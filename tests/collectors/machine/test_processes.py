@@ -250,6 +250,7 @@ def test_bytes_that_are_no_text_do_not_break_the_stream(start: Start) -> None:
     assert b"??" in line
 
 
+@pytest.mark.slow("test_a_kernel_that_stops_answering_takes_the_values_with_it has such a look at the machine")
 def test_a_look_that_never_ends_leaves_what_the_driver_says(
     start: Start, watch: Callable[..., ProcessSource], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

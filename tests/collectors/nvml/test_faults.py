@@ -161,6 +161,7 @@ def test_a_dear_call_that_hangs_takes_only_the_dear_values(nvml_stub: Driver, im
     assert gpu.util_pct == 99
 
 
+@pytest.mark.slow("waits out a hang; test_a_hanging_gpu_loses_its_values_and_delays_nobody has a later one")
 def test_a_hang_while_looking_for_gpus_is_said(nvml_stub: Driver, impatient_source: OwnSource) -> None:
     nvml_stub.scenario.hang("nvmlInitWithFlags").write()
     impatient_source.start()
@@ -170,6 +171,7 @@ def test_a_hang_while_looking_for_gpus_is_said(nvml_stub: Driver, impatient_sour
     reading_when(impatient_source, lambda reading: len(reading.gpus) == 8 and not reading.notes)
 
 
+@pytest.mark.slow("waits out a hang; test_a_hanging_gpu_loses_its_values_and_delays_nobody has a later one")
 def test_a_gpu_that_hangs_before_it_said_who_it_is_hides_nobody(
     nvml_stub: Driver, impatient_source: OwnSource
 ) -> None:

@@ -229,6 +229,7 @@ async def test_a_capture_goes_on_without_its_dialog_and_is_there_again(start: St
         await shows(app, pilot, "copy  scp")
 
 
+@pytest.mark.slow("a training with slow steps; tests/capture has the triggers without a screen")
 async def test_the_switch_arms_a_trigger_that_fires_by_itself(start: Start, tmp_path: Path) -> None:
     training = start("--step-ms", "20", "--slow-every", "20")
     training.wait_attached()

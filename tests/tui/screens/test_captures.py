@@ -119,6 +119,7 @@ async def test_stacks_are_not_compared_and_it_is_said_why(parent: Path) -> None:
         assert isinstance(app.screen, CapturesScreen)
 
 
+@pytest.mark.slow("two screens; test_a_baseline_is_held_against_the_next_capture has the baseline of one")
 async def test_the_baseline_outlives_the_program(parent: Path) -> None:
     async with running(feed()) as (app, pilot):
         await pilot.press("o")

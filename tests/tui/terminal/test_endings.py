@@ -233,7 +233,7 @@ def test_a_quiet_end_leaves_no_guardian_and_no_log(state_home: Path) -> None:
         assert terminal.raw.count(ALTERNATE_OFF) == terminal.raw.count(ALTERNATE_ON)
 
 
-@pytest.mark.slow("one signal stands for all; each starts a screen", kept=("15",))
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGSEGV, signal.SIGKILL])
 def test_a_stalled_terminal_gets_its_settings_at_once_and_the_rest_when_it_reads_again(
     number: signal.Signals,

@@ -242,7 +242,7 @@ def test_a_size_that_no_terminal_has_is_not_believed(columns: str, lines: str) -
         assert_given_back(terminal)
 
 
-@pytest.mark.slow("one such size stands for both; each starts a screen", kept=("unset",))
+@pytest.mark.slow("a screen of its own; test_a_size_that_no_terminal_has_is_not_believed has other odd sizes")
 @pytest.mark.parametrize("columns", ["", "1000000"], ids=["unset", "a million"])
 def test_a_terminal_without_a_size_has_80_columns_and_24_lines(columns: str) -> None:
     with Terminal(SCREEN, (0, 0), COLUMNS=columns, LINES=columns) as terminal:

@@ -255,6 +255,7 @@ def _names(one: type[Any]) -> tuple[set[str], ast.ClassDef]:
     return _own_names(tree), tree
 
 
+@pytest.mark.slow("reads all classes; only a new private name or a new Textual changes it")
 def test_no_class_shares_a_private_name_with_the_class_of_textual_that_it_extends() -> None:
     found = []
     for path in _files():
