@@ -186,6 +186,9 @@ def test_a_stall_is_as_old_as_it_is_whatever_the_wall_clock_says(
         assert abs(one["since"] - before - seconds) < 300
 
 
+@pytest.mark.slow(
+    "as an old Python waits; test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock has the usual waits"
+)
 def test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_is_set_back(
     start: Start, clock: Clock
 ) -> None:
@@ -201,7 +204,7 @@ def test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_
 
 
 @pytest.mark.slow(
-    "test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_is_set_back finds the same fault"
+    "as an old Python waits; test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock has the usual waits"
 )
 def test_a_replay_whose_python_waits_by_the_wall_clock_goes_on_when_that_is_set_back(
     start: Start, clock: Clock, tmp_path: Path
@@ -227,7 +230,7 @@ def test_a_replay_whose_python_waits_by_the_wall_clock_goes_on_when_that_is_set_
 
 
 @pytest.mark.slow(
-    "test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_is_set_back finds the same fault"
+    "as an old Python waits; test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock has the usual waits"
 )
 def test_a_recording_for_some_seconds_ends_though_the_clock_is_set_back(
     start: Start, clock: Clock, tmp_path: Path

@@ -35,6 +35,7 @@ def _compared(runs: Path) -> Comparison:
     return compare_runs(store.find_run(runs, "a"), store.find_run(runs, "b"))
 
 
+@pytest.mark.slow("two trainings; test_hours_are_compared_by_their_minutes has two written runs")
 def test_trainings_of_this_machine_are_compared_by_step(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     for name, seconds in (("a", "0.02"), ("b", "0.05")):

@@ -291,9 +291,7 @@ def _with_range(trace: model.Trace, name: str) -> model.Trace:
     )
 
 
-@pytest.mark.slow(
-    "reads labelled captures twice; test_a_range_around_everything_hides_no_steps finds the same fault"
-)
+@pytest.mark.slow("a later set of captures; the set of tuning stands for both", kept=("tuning",))
 @pytest.mark.parametrize("packed", SETS, ids=lambda path: str(path.name.partition(".")[0]))
 def test_one_range_around_a_labelled_capture_changes_nothing(packed: Path, tmp_path: Path) -> None:
     changed = []

@@ -133,6 +133,7 @@ def test_json_gives_a_line_as_soon_as_it_is_known_and_ends_cleanly(llmtop: Llmto
         json.loads(line)  # none is cut
 
 
+@pytest.mark.slow("a monitor of its own; test_a_reader_that_goes_away_costs_no_traceback has a command")
 def test_json_into_a_closed_pipe_ends_quietly(llmtop: Llmtop) -> None:
     read, write = os.pipe()
     stream = llmtop("--json", "--interval", "0.1", stdout=write)

@@ -224,6 +224,7 @@ def test_an_error_with_json_prints_no_json_and_a_sentence(command: str, files: d
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow("trains, to have a run; test_removed_captures_follow_their_schema has captures that are removed")
 def test_a_removed_run_follows_its_schema(tmp_path: Path) -> None:
     env = environment(LLMTOP_RUNS=str(run_of_a_training(tmp_path)))
     done = llmtop("runs", "delete", "mine", "--json", env=env)

@@ -331,7 +331,7 @@ def test_engines_that_could_capture_it_are_named(train: Start, watch: Watch) -> 
     assert "py-spy" in watch.ranks[child.pid].capturable
 
 
-@pytest.mark.slow("64 processes; test_ranks_of_a_job_come_in_order has some")
+@pytest.mark.slow("64 processes; test_ranks_of_a_job_come_in_order has three")
 def test_many_processes_at_once(runtime_dir: Path) -> None:
     """64 attached processes: forked from one, so that the test starts 64 interpreters only once."""
     program = (

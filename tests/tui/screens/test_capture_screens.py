@@ -112,6 +112,7 @@ async def test_c_opens_a_filled_dialog_and_enter_captures_and_shows_the_report(
     training.wait_for_steps(2)
 
 
+@pytest.mark.slow("test_from_an_alert_to_a_compared_fix_in_eight_keys captures by such an engine as well")
 async def test_an_engine_more_in_the_registry_is_in_the_dialog_and_captures(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,11 +294,10 @@ async def test_the_open_dialog_follows_trainings_that_come_and_go(monkeypatch: p
 
 
 @pytest.mark.slow(
-    "each moment at one size; the others press the same keys",
+    "the smallest and the largest size, of one moment each",
     kept=(
-        "dialog-size1",
+        "dialog-size3",
         "under_way-size0",
-        "stacks-size3",
     ),
 )
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 30), (200, 50)])

@@ -111,5 +111,8 @@ async def test_every_sign_and_every_pattern_is_explained(ascii_only: bool) -> No
         assert re.search(rf"{letter}{pattern} +{name}", shown), name
 
 
+@pytest.mark.slow(
+    "turns all pages twice; test_it_begins_with_every_key_of_the_screen_it_was_called_from has two sizes"
+)
 async def test_two_columns_take_fewer_pages() -> None:
     assert len(await pages((120, 24))) < len(await pages((100, 24)))
