@@ -47,6 +47,7 @@ def test_gpus_are_read_and_nothing_is_on_standard_error(tmp_path: Path) -> None:
     assert "H200" in shown.stdout
 
 
+@pytest.mark.slow("a screen each; test_gpus_are_read_and_nothing_is_on_standard_error has a monitor there")
 @pytest.mark.parametrize("end", ["q", "SIGKILL"])
 def test_the_screen_gives_the_terminal_back(end: str) -> None:
     with Terminal([*WITHOUT, sys.executable, "-m", "llmtop", "demo"]) as terminal:

@@ -133,6 +133,7 @@ async def test_it_ends_on_what_to_do_next(prepared: PreparedCaptures, size: tupl
         await until(pilot, lambda: len(app.screen_stack) == 1)
 
 
+@pytest.mark.slow("test_it_ends_on_what_to_do_next has the end without another screen above it")
 async def test_the_end_covers_no_other_screen_and_comes_when_that_is_left(prepared: PreparedCaptures) -> None:
     async with demo(prepared) as (app, pilot):
         await pilot.press("a", "L")

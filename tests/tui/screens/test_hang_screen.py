@@ -48,6 +48,7 @@ async def test_h_groups_the_stacks_of_real_ranks(start: Start) -> None:
         training.wait_for_steps(3)
 
 
+@pytest.mark.slow("a training of its own; test_every_key_acts_or_is_answered presses this key without a hang")
 async def test_without_a_hang_h_is_the_help(start: Start) -> None:
     training = start()
     training.wait_attached()
