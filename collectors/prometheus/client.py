@@ -166,7 +166,7 @@ class Client:
         body = bytearray()
         try:
             with self._http.stream("POST", f"{self._base}/api/v1/{what}", data=asked) as answer:
-                for piece in answer.iter_bytes(1 << 16):
+                for piece in answer.iter_bytes():  # as they come: pieces of one size would be waited for
                     body += piece
                     if len(body) > MAX_BYTES:
                         raise QueryError(

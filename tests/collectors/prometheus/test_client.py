@@ -18,6 +18,7 @@ from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.queries import TAG
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.pages import Serve, servers
+from tests.support.processes import wait_for
 
 Handler = http.server.BaseHTTPRequestHandler
 
@@ -48,11 +49,11 @@ def found(*series: dict[str, str], value: str = "1", **more: Any) -> bytes:
 GOOD = found({"a": "b"})
 
 
-def slow(handler: Handler) -> None:
+def slow(handler: Handler, writes: int = 60) -> None:
     handler.send_response(200)
     handler.send_header("Content-Type", "application/json")
     handler.end_headers()
-    for _ in range(60):
+    for _ in range(writes):
         handler.wfile.write(b" ")
         handler.wfile.flush()
         time.sleep(0.05)
@@ -110,6 +111,22 @@ def test_an_odd_answer_is_a_sentence(
     if whole is not None:
         assert told.value.whole is whole
     client.close()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_left_before_its_end(serve: Serve) -> None:
+    ended = []
+
+    def endless_bytes(handler: Handler) -> None:
+        try:
+            slow(handler, writes=4000)
+        except OSError as error:
+            ended.append(error)
+
+    client = Client(serve(endless_bytes), limit=0.2)
+    with pytest.raises(QueryError, match="not answered within"):
+        client.query("up")
+    client.close()
+    wait_for(lambda: ended, 60, "the connection is closed")
 
 
 def test_nobody_there_is_a_sentence() -> None:
