@@ -72,15 +72,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a skipped test whose real part is there: $LLMTOP_TESTS_MUST_RUN names the marks, with commas.
+    """Fail a skipped test whose real parts are all there: $LLMTOP_TESTS_MUST_RUN names the marks, with commas.
 
     A machine that cannot do what the test needs (tests.support.machine.cannot) is no reason to fail.
     """
     report = yield
-    must = {
-        mark for mark in os.environ.get("LLMTOP_TESTS_MUST_RUN", "").split(",") if item.get_closest_marker(mark)
-    }
-    if report.skipped and must and not hasattr(report, "wasxfail") and machine.CANNOT not in str(report.longrepr):
+    there = os.environ.get("LLMTOP_TESTS_MUST_RUN", "").split(",")
+    parts = (line.partition(":")[0] for line in item.config.getini("markers") if ": needs " in line)
+    must = {part for part in parts if item.get_closest_marker(part)}
+    if (
+        report.skipped
+        and must
+        and must <= {*there}
+        and not hasattr(report, "wasxfail")
+        and machine.CANNOT not in str(report.longrepr)
+    ):
         report.outcome = "failed"
         report.longrepr = f"skipped, but {', '.join(sorted(must))} is here: {report.longrepr}"
     return report

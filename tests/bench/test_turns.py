@@ -107,7 +107,7 @@ def _in_turns(tmp_path: Path) -> bool:
 
 def test_a_slower_program_is_a_regression_and_no_paused_step_counts(start: Start, tmp_path: Path) -> None:
     options = ["--steps", "60", "--runs", "3", "--fail-over", "5", "--json"]
-    _, err = (done := start(options, second=6.0, ends="launcher")).communicate(timeout=240)
+    _, err = (done := start(options, second=12.0, ends="launcher")).communicate(timeout=240)
     assert done.returncode == 1, err
     found = _metrics(tmp_path)
     assert not schema_faults("bench", found)

@@ -64,9 +64,9 @@ def test_a_baseline_is_kept_and_equal_slower_and_noisy_runs_are_held_to_it(folde
     assert first.returncode == 0, first.stderr
     gate = ("--baseline", "b.json", "--fail-over")
     equal = _bench(folder, *BENCH, "--out", "equal", *gate, "5")
-    assert equal.returncode == 0, equal.stdout
-    assert "decision: " in equal.stdout
-    slower = _bench(folder, *BENCH, "--out", "slower", *gate, "5%", "--junit", "j.xml", STEP_MS="120")
+    assert equal.returncode in (0, 3), equal.stdout  # 3: on a busy machine noise may hide as much as the limit
+    assert ("decision: undecidable" in equal.stdout) == (equal.returncode == 3)
+    slower = _bench(folder, *BENCH, "--out", "slower", *gate, "5%", "--junit", "j.xml", STEP_MS="250")
     assert slower.returncode == 1, slower.stdout
     assert "decision: regression" in slower.stdout
     assert ElementTree.parse(folder / "j.xml").getroot()[0].get("failures") == "1"

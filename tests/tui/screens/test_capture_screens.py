@@ -419,7 +419,7 @@ def test_the_key_in_a_real_tmux_captures_five_steps_with_the_real_nsys(
             "SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id "
             "WHERE coalesce(text, value) = 'step' AND end IS NOT NULL"
         ).fetchone()
-    assert 5 <= steps <= 12
+    assert 5 <= steps <= 100  # nsys takes a while to stop, on a busy machine the longer
     press("q")
     wait_for(lambda: "q quit" in pane(1), what="the main screen")
     press("q")
