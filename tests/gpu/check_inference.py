@@ -3,8 +3,9 @@
     python -m tests.gpu.check_inference [--device cpu] [--seconds 20] [--captures] [NAME…]
 
 Runs each of `SCRIPTS` (random weights, nothing is downloaded), which stamps its own tokens, and looks at it as
-`llmtop --json` does. Prints a JSON object a script: what llmtop said, what the script stamped, and the difference
-in percent; with --captures also what a report says of prefill and decode, by torch.profiler and by nsys.
+`llmtop --json` does. Prints a JSON object a script: what llmtop said last, what the script stamped of the same
+seconds, and the difference in percent; with --captures also what a report says of prefill and decode, by
+torch.profiler and by nsys.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from collectors.trainings.step_window import LEAST_STEPS, RECENT_SECONDS
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 HEAD = """
@@ -63,7 +65,7 @@ def ask(batch, **options):
     ended = now()
     first = stamps.at[1] - begun if stamps else None
     each = (ended - begun - first) / 63 if stamps else None
-    truth.append({"ttft": first, "tpot": each, "seconds": ended - begun})
+    truth.append({"ttft": first, "tpot": each, "seconds": ended - begun, "at": time.time()})
 """
 TAIL = """
 with open(sys.argv[3], "w") as file:
@@ -89,7 +91,8 @@ with torch.inference_mode():
             token = out.logits[:, -1:].argmax(-1)
             token.tolist()
         ended = now()
-        truth.append({"ttft": first, "tpot": (ended - begun - first) / 31, "seconds": ended - begun})
+        each = (ended - begun - first) / 31
+        truth.append({"ttft": first, "tpot": each, "seconds": ended - begun, "at": time.time()})
 """,
     "loop": """
 net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(16)]).to(device).eval()
@@ -97,7 +100,7 @@ with torch.inference_mode():
     while goes_on():
         begun = now()
         net(torch.randn(256, 2048, device=device)).sum().item()
-        truth.append({"ttft": None, "tpot": None, "seconds": now() - begun})
+        truth.append({"ttft": None, "tpot": None, "seconds": now() - begun, "at": time.time()})
 """,
 }
 SAID = {"ttft": "ttft_seconds_p50", "tpot": "tpot_seconds_p50", "seconds": "step_seconds_p50"}
@@ -123,6 +126,7 @@ def run(name: str, device: str, seconds: float, captures: bool) -> dict[str, Any
         [*command, str(seconds), str(stamps)], cwd=folder, env=variables, start_new_session=True
     )
     rank: dict[str, Any] = {}
+    at = 0.0
     taken: dict[str, Any] = {}
     try:
         wait_for(lambda: started.poll() is not None or list((folder / "s").glob("*.sock")), 300, "it publishes")
@@ -134,15 +138,20 @@ def run(name: str, device: str, seconds: float, captures: bool) -> dict[str, Any
                 taken[engine] = _stages(folder) if done.returncode == 0 else done.stderr[-300:]
         while started.poll() is None:
             said = llmtop("--once", "--json", folder=folder, variables=variables).stdout
-            ranks = json.loads(said)["ranks"] if said else []
-            rank = next((one for one in ranks if one["state"] == "running"), rank)
+            snapshot = json.loads(said) if said else {"ranks": [], "time": 0.0}
+            for one in snapshot["ranks"]:
+                if one["state"] == "running":
+                    rank, at = one, snapshot["time"]
             time.sleep(1)
     finally:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
         started.wait(600)
     truth = json.loads(stamps.read_text())
-    true = {key: _median([one[key] for one in truth[-len(truth) // 2 :]]) for key in SAID}
+    heard = [one for one in truth if one["at"] <= at]
+    recent = [one for one in heard if one["at"] > at - RECENT_SECONDS]
+    of_window = heard[-max(len(recent), LEAST_STEPS) :]
+    true = {key: _median([one[key] for one in of_window]) for key in SAID}
     told = {key: rank.get(field) for key, field in SAID.items()}
     off = {key: 100 * (told[key] / true[key] - 1) for key in SAID if told[key] and true[key]}
     about = {key: rank.get(key) for key in ("kind", "inference", "batch", "tokens_in_per_s", "tokens_out_per_s")}

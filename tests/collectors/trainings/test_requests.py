@@ -98,6 +98,18 @@ def test_forward_passes_before_a_loop_showed_that_it_decodes_are_no_requests(tog
     assert (figures["window_steps"], figures["step_seconds_p50"]) == (5, 0.25)
 
 
+def test_until_the_first_request_ends_there_is_no_figure_of_requests() -> None:
+    """An answer may take seconds; what is known until then are the forward passes of its first tokens."""
+    tokens = [wire.StepDone(index, 14 * index * MS + 1, 14 * MS, 14 * MS) for index in range(60)]
+    stats = fed(tokens, wire.Hello(kind="step", inference=True))
+    assert stats.figures()["step_seconds_p50"] == 0.014
+    stats.hello = wire.Hello(kind="request", inference=True, kind_since=60)
+    assert stats.figures() == {}
+    assert stats.rank_fields(running=True) == {"step_seconds": None, "eta_seconds": None}
+    stats.add_steps(wire.Steps(steps=[answered(60)], first_ordinal=60))
+    assert (stats.figures()["window_steps"], stats.rank_fields(running=True)["step_seconds"]) == (1, 0.25)
+
+
 def test_a_script_that_answered_requests_and_trains_now_has_the_steps_of_its_training() -> None:
     step = wire.StepDone(3, 5000 * MS, 40 * MS, 100 * MS, phases=[wire.PhaseTime("forward", 9 * MS)])
     steps = [replace(step, index=index, started_unix_ns=(5000 + 100 * index) * MS) for index in range(4)]
