@@ -44,7 +44,8 @@ def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command:
     uuids = {rank.rank.gpu_uuid for rank in steps.ranks if rank.rank.gpu_uuid}
     by_gpus, more, shared = steadiness.gpu_findings(uuids, during, command.owns)
     figures = window_figures(window, steps.measured_steps(settings), steps.ranks, list(watch.snapshots), shared)
-    verdict, summary = verdict_of_window(during, figures)
+    # A mean over several GPUs would hide the idle one.
+    verdict, summary = verdict_of_window(during, figures if len(uuids) == 1 else RunFigures())
     return replace(
         run,
         steps_seen=steps.step_count,
@@ -126,7 +127,7 @@ def verdict_of_window(during: Iterable[Snapshot], figures: RunFigures) -> tuple[
 
     Args:
         during: snapshots within the window, oldest first.
-        figures: of the window. Snapshots average GPU-Util over more seconds than a short run lasts, so that its
+        figures: of the window, with one GPU. Snapshots average GPU-Util over more seconds than a short run lasts, so that its
             verdict by them alone is unknown.
     """
     try:
