@@ -127,8 +127,8 @@ def verdict_of_window(during: Iterable[Snapshot], figures: RunFigures) -> tuple[
 
     Args:
         during: snapshots within the window, oldest first.
-        figures: of the window, with one GPU. Snapshots average GPU-Util over more seconds than a short run lasts, so
-            that its verdict by them alone is unknown.
+        figures: of the window, with one GPU. Snapshots average GPU-Util over more seconds than a short run lasts:
+            by them alone its verdict is unknown.
     """
     try:
         report = analyze_snapshots(during, "the window")
