@@ -70,7 +70,7 @@ class GpuBusy:
         self._gpus: dict[str, deque[_Sample]] = {}
         self._sampled: dict[str, float | None] = {}
         self._last: dict[tuple[str, int, float], dict[str, Any]] = {}
-        """What a rank was given last, by name; not the rank, which has all new steps."""
+        """Fields that a rank was given last, by name; not the rank, which has all new steps."""
         self._unlisted_since: dict[str, float] = {}
         self._now = 0.0
         self._keep = WINDOW_SECONDS
