@@ -15,7 +15,6 @@ from llmtop.report.tables import tables
 from tests.support.nsys_tables import NsysTables
 from tests.support.traces import MAIN, steady, write_sqlite
 
-torch = pytest.importorskip("torch")
 _MB = 1_000_000
 Profiled: TypeAlias = tuple[Report, dict[str, int], list[dict[str, int]]]
 
@@ -23,6 +22,7 @@ Profiled: TypeAlias = tuple[Report, dict[str, int], list[dict[str, int]]]
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
     """(the report, self memory by operator as PyTorch has it, the raw events) where each step leaks 1 MB."""
+    torch = pytest.importorskip("torch")  # here: each worker collects all modules, and would import it
     path = tmp_path_factory.mktemp("memory") / "memory.pt.trace.json"
     model = torch.nn.Linear(256, 256)
     kept = []
