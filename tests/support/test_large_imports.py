@@ -1,0 +1,53 @@
+"""Collecting the tests imports no large library: each of the workers of pytest does it, and would take seconds."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.support.processes import REPOSITORY
+
+pytestmark = pytest.mark.shape
+
+LARGE = {"torch", "transformers", "lightning", "accelerate", "jax", "mcp", "pandas", "scipy"}
+
+
+def imported_at_once(tree: ast.Module) -> set[str]:
+    """Return the packages that importing a module imports, by statements or by pytest.importorskip."""
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found.update(one.name.partition(".")[0] for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.Expr | ast.Assign) and ast.unparse(node.value).startswith(
+            "pytest.importorskip("
+        ):
+            found.add(re.split(r"[\"'.]", ast.unparse(node.value))[2])
+    return found
+
+
+def test_no_module_of_tests_imports_a_large_library_when_it_is_collected() -> None:
+    files = [*(REPOSITORY / "tests").rglob("test_*.py"), *(REPOSITORY / "tests").rglob("conftest.py")]
+    assert len(files) > 500
+    wrong = {
+        f"{path.relative_to(REPOSITORY)}: {', '.join(names)}"
+        for path in files
+        if (names := imported_at_once(ast.parse(path.read_text())) & LARGE)
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "packages"),
+    [
+        ("import torch.nn", {"torch"}),
+        ("from jax import numpy", {"jax"}),
+        ("torch = pytest.importorskip('torch')", {"torch"}),
+        ("def f():\n    import torch", set()),
+    ],
+)
+def test_imports_are_told_from_those_in_functions(text: str, packages: set[str]) -> None:
+    assert imported_at_once(ast.parse(text)) == packages
