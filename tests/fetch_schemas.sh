@@ -22,5 +22,6 @@ try npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$work" 
   @grafana/schema@13.2.3 @kubernetes-models/prometheus-operator@6.0.0 typescript@5 > /dev/null 2>&1 ||
   skip "the packages could not be installed within $limit s"
 runs "$work" || skip "TypeScript does not run here"
+chmod 755 "$work"  # mktemp closes it to others, and tests may be run by another user
 rm -rf "$cache/schemas" && mv "$work" "$cache/schemas"
 echo "$cache/schemas: $(node "$cache/schemas/node_modules/typescript/bin/tsc" --version)"

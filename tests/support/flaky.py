@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pwd
 import re
 import signal
 import stat
@@ -35,8 +36,12 @@ from tests.support.checkout import commit, copy_checkout
 from tests.support.processes import REPOSITORY
 from tests.support.repeat_tests import BUSY, KILLED_SECONDS
 
-UID: Final = 65534
-"""The ordinary user: nobody."""
+OVERFLOW_UID: Final = 65534
+"""Nobody's: of all users that a namespace does not know, so llmtop trusts no listener of it."""
+ORDINARY: Final = next((one for one in pwd.getpwall() if 0 < one.pw_uid < OVERFLOW_UID), None)
+"""A user with a name and without rights, as `daemon` is."""
+UID: Final = 1000 if ORDINARY is None else ORDINARY.pw_uid
+USER_NAME: Final = "nobody" if ORDINARY is None else ORDINARY.pw_name
 FILES_AT_ONCE: Final = 12
 """Test files of one run of pytest: minutes at most, so that a slice can end between two of them."""
 REPEATED: Final = 200
@@ -285,7 +290,7 @@ def run(unit: Unit, ground: Ground, workers: int, seconds: float) -> dict[str, d
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environment |= {"LLMTOP_OUTCOMES": str(folder / "outcomes.json"), "TMPDIR": str(temporary)}
         if condition.own_checkout:
-            environment |= {"HOME": str(temporary), "USER": "nobody", "LOGNAME": "nobody"}
+            environment |= {"HOME": str(temporary), "USER": USER_NAME, "LOGNAME": USER_NAME}
         environment |= {name: value.format(**places) for name, value in condition.environment}
         environment["PYTHONPATH"] = str(checkout)
         stack.enter_context(_busy(condition.busy))

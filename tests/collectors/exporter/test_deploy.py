@@ -118,6 +118,7 @@ def type_errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tsc = SCHEMAS / "node_modules" / "typescript" / "bin" / "tsc"
     command = ["node", str(tsc), "-p", ".", "--pretty", "false"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    assert done.stdout, f"tsc did not run: {done.stderr}"  # one of them is wrong
     found = dict.fromkeys(contents, "")
     name = ""
     for line in done.stdout.splitlines():  # an error is "FILE(LINE,COLUMN): error …", and lines that are indented
