@@ -225,7 +225,7 @@ class LlmtopApp(ScreenContext):
             self._pending.clear()
             self._has_posted = False
         self._mark_live()
-        history = self.view.history
+        history, newest = self.view.history, None
         for item in waiting:
             if not isinstance(item, Snapshot):
                 history.join(item)
@@ -235,12 +235,12 @@ class LlmtopApp(ScreenContext):
                 continue
             at = history.add(item)
             self.view.alerts.take(item)
-            self._newest = without_new_steps(item)
+            newest = item
             if self.replaying:
                 history.instant = at
-        newest = self._newest
-        if newest is None or not any(isinstance(item, Snapshot) for item in waiting):
+        if newest is None:
             return
+        newest = self._newest = without_new_steps(newest)
         if self._run is not None and not self._loads_run:
             self._begin_loading(self._run)
         if not self.replaying and newest.ranks:

@@ -17,10 +17,12 @@ from llmtop.model.signals import MIB, SIGNALS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Final
+    from typing import Any
 
 APART_SECONDS = 0.1
 """NVML's own minimum between two samples."""
+_ROUNDING = 1e-9
+"""Percent or MiB: an idle unit of an H200 reads up to 1e-14 below zero."""
 _FACTORS = {"%": 1, "B/s": MIB}
 """To the unit of the field, from NVML's."""
 _METRICS: tuple[tuple[str, int, int], ...] = tuple(
@@ -92,13 +94,10 @@ class Gpm:
         }
 
 
-_ROUNDING: Final = 1e-9
-
-
 def _value(answer: int, value: float, factor: int) -> float | None:
     """A metric can be refused for itself, and reads NaN where its unit is powered down or shared.
 
-    An idle unit reads -0, or what rounding leaves below it (-1e-14 on an H200).
+    An idle unit reads -0, or what rounding leaves below it.
     """
     if answer != pynvml.NVML_SUCCESS or math.isnan(value):
         return None

@@ -103,16 +103,17 @@ class RankStats:
 
         Empty while no step is known of the kind that the process makes now: what came before is of another.
         """
-        return self._come_to.figures() if self._has_of_kind() else {}
+        return self._come_to.figures() if self._has_current_kind() else {}
 
     def rank_fields(self, *, running: bool) -> dict[str, Any]:
         """These, the last step's length, and when the training will end; rates only while it is running."""
-        if not self._has_of_kind():
+        if not self._has_current_kind():
             return {"step_seconds": None, "eta_seconds": None}
         last = None if self.last is None else self.last.index
         return self._come_to.rank_fields(running=running, left=steps_left(self.hello.total_steps, last))
 
-    def _has_of_kind(self) -> bool:
+    def _has_current_kind(self) -> bool:
+        """Return True if the last step is of the kind that the process makes now, or there is none."""
         return self.last is None or (self.last.kind == "request") == (self.hello.kind == "request")
 
     def _is_known(self, step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""What outlives a snapshot: none of its steps, of which a training of a millisecond a step sends a thousand."""
+"""No step outlives its snapshot: a training with steps of one millisecond sends a thousand in each."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ from tests.support.processes import REPOSITORY
 from tests.support.repeat_tests import BUSY, KILLED_SECONDS
 
 OVERFLOW_UID: Final = 65534
-"""Nobody's: of all users that a namespace does not know, so llmtop trusts no listener of it."""
+"""Uid of `nobody`. The kernel shows it for each user that a namespace does not know, so llmtop trusts no listener
+with it."""
 ORDINARY: Final = next((one for one in pwd.getpwall() if 0 < one.pw_uid < OVERFLOW_UID), None)
 """A user with a name and without rights, as `daemon` is."""
 UID: Final = 1000 if ORDINARY is None else ORDINARY.pw_uid

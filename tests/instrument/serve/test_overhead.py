@@ -126,7 +126,7 @@ def test_a_training_waits_for_a_thread_that_holds_the_lock_and_for_no_other(othe
     assert (ran >= 50_000_000) == (other == "sleeps")
 
 
-@pytest.mark.slow("waits for seconds until it is told twice")
+@pytest.mark.slow("waits for two messages, which come seconds apart")
 def test_a_monitor_is_told_again_and_again(runtime_dir: Path) -> None:
     with Training(STEPPING, LLMTOP_DIR=str(runtime_dir)) as training, connect(runtime_dir, training) as connection:
         heard = Heard(connection)

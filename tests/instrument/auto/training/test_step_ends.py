@@ -192,7 +192,7 @@ def retried(optimizer):
 """
 
 
-@pytest.mark.slow("one parent stands for both", kept=("whose own is told too",))
+@pytest.mark.slow("one kind of parent class stands for both", kept=("whose own is told too",))
 @pytest.mark.parametrize("parent", ["whose own is told too", "whose own is not"])
 def test_an_optimizer_that_raised_and_steps_when_tried_again_ends_the_step(
     parent: str, zygote: Zygote, tmp_path: Path
