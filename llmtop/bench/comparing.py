@@ -8,7 +8,7 @@ from statistics import geometric_mean, median
 import numpy as np
 
 from llmtop.bench.model.comparison import BenchComparison, FactDifference, FigureChange
-from llmtop.bench.model.results import METRICS, BenchMetric, BenchRun
+from llmtop.bench.model.results import METRICS, BenchMetric, BenchRun, is_bound
 from llmtop.bench.statistics.decide import MOST_RUNS, Decision, change_text, decide, required_runs
 from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, change_interval
 from llmtop.bench.statistics.step_statistics import step_statistic, worse_percent
@@ -29,7 +29,9 @@ MIN_RUNS = 2
 
 
 def metric_value(run: BenchRun, metric: BenchMetric) -> float | None:
-    """Return a figure of a run as far as it can be compared by ratio; None where it is absent or 0."""
+    """Return a figure of a run as far as it can be compared by ratio; None where it is absent, 0 or a bound."""
+    if is_bound(run.figures, metric):
+        return None
     value = getattr(run.figures, metric.name)
     return float(value) if value is not None and value > 0 else None
 

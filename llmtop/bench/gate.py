@@ -221,7 +221,7 @@ class Gate:
             path,
             HistoryEntry(
                 time=found.finished_at or time.time(),
-                medians={name: over.median for name, over in figures.items()},
+                medians={name: over.median for name, over in figures.items() if not over.is_lower_bound},
                 runs=sum(run.attached for run in found.runs),
                 command=" ".join(found.command),
                 decision=decision,

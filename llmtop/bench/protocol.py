@@ -21,6 +21,7 @@ from llmtop.bench.model.results import (
     FigureSummary,
     State,
     has_enough_steps,
+    is_bound,
 )
 from llmtop.bench.run.artifacts import write_environment
 from llmtop.bench.run.command_process import check_program
@@ -214,19 +215,27 @@ def next_state(run: BenchRun, settings: BenchSettings) -> State:
 def summarize_runs(runs: Iterable[BenchRun], settings: BenchSettings) -> dict[str, dict[str, FigureSummary]]:
     """Return median and spread over the runs that count, by variant and figure."""
     values: dict[str, dict[str, list[float]]] = {}
+    bounds = set()
     for run in runs:
         if run.attached and has_enough_steps(run, settings):
             for metric in METRICS:
                 value = getattr(run.figures, metric.name)
                 if value is not None:
                     values.setdefault(run.label, {}).setdefault(metric.name, []).append(float(value))
-    return {label: {name: _summarize(found) for name, found in named.items()} for label, named in values.items()}
+                    if is_bound(run.figures, metric):
+                        bounds.add((run.label, metric.name))
+    return {
+        label: {name: _summarize(found, is_bound=(label, name) in bounds) for name, found in named.items()}
+        for label, named in values.items()
+    }
 
 
-def _summarize(values: list[float]) -> FigureSummary:
+def _summarize(values: list[float], *, is_bound: bool) -> FigureSummary:
     middle, low, high = median(values), min(values), max(values)
     spread = 100.0 * (high - low) / abs(middle) if middle else 0.0
-    return FigureSummary(median=middle, lowest=low, highest=high, spread_pct=spread, runs=len(values))
+    return FigureSummary(
+        median=middle, lowest=low, highest=high, spread_pct=spread, runs=len(values), is_lower_bound=is_bound
+    )
 
 
 def attaching(runs: Sequence[BenchRun], settings: BenchSettings) -> str | None:

@@ -170,6 +170,8 @@ class FigureSummary(msgspec.Struct, frozen=True, kw_only=True):
     spread_pct: float
     """Difference of highest and lowest, in percent of the median."""
     runs: int
+    is_lower_bound: bool = False
+    """True if the figure of any of the runs is a lower bound."""
 
 
 class Bench(msgspec.Struct, kw_only=True):
@@ -237,6 +239,11 @@ METRICS: tuple[BenchMetric, ...] = (
 
 UNKNOWN_IN_TURNS = frozenset({"gpu_idle_pct", "power_watts", "energy_joules_per_token", "mfu_pct"})
 """Metrics that runs with --turns lack: counters of the GPU show all commands."""
+
+
+def is_bound(figures: RunFigures, metric: BenchMetric) -> bool:
+    """Return True if this figure of a run is a bound, not a value."""
+    return metric.name == "gpu_idle_pct" and figures.gpu_idle_bound
 
 
 def has_enough_steps(run: BenchRun, settings: BenchSettings) -> bool:

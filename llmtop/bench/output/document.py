@@ -26,7 +26,8 @@ def bench_document(found: Bench) -> Document:
     lines = []
     verdicts = sorted({run.verdict for run in attached if run.window is not None})
     if verdicts:
-        lines.append(f"verdict: {', '.join(verdicts)}")
+        bounds = [run for run in attached if run.verdict == "unknown" and run.figures.gpu_idle_bound]
+        lines.append(f"verdict: {', '.join(verdicts)}{f' ({bounds[0].verdict_summary})' if bounds else ''}")
     costs = [run.figures.overhead_seconds for run in found.runs if run.figures.overhead_seconds is not None]
     if costs:
         lines.append(f"attached: {duration(max(costs))} per step, as estimated by the training")

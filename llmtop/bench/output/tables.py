@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmtop.bench.model.comparison import BenchComparison, FigureChange, Ranking
 from llmtop.bench.model.fact_differences import difference_texts
-from llmtop.bench.model.results import METRICS, Bench
+from llmtop.bench.model.results import METRICS, Bench, FigureSummary
 from llmtop.bench.statistics.decide import change_text
 from llmtop.bench.statistics.intervals import CONFIDENCE_TEXT
 from llmtop.document.model import Table, columns
@@ -82,8 +82,8 @@ def runs_tables(found: Bench) -> list[Table]:
         rows = [
             (
                 metric.title,
-                *(value_text(value, metric.unit) for value in (over.median, over.lowest, over.highest)),
-                percent(over.spread_pct, 1),
+                *(_value_or_bound(value, metric.unit, over) for value in (over.median, over.lowest, over.highest)),
+                DASH if over.is_lower_bound else percent(over.spread_pct, 1),
             )
             for metric in METRICS
             if (over := figures.get(metric.name)) is not None
@@ -91,6 +91,10 @@ def runs_tables(found: Bench) -> list[Table]:
         heads = columns(("figure",), ("median", "lowest", "highest", "spread"))
         tables.append(Table(label or "Runs", heads, rows, most=len(METRICS)))
     return tables
+
+
+def _value_or_bound(value: float, unit: str, over: FigureSummary) -> str:
+    return f"≥ {value_text(value, unit)}" if over.is_lower_bound else value_text(value, unit)
 
 
 def comparison_sentences(found: BenchComparison) -> list[str]:

@@ -100,7 +100,11 @@ def _energy_readings(uuid: str, snapshots: Sequence[Snapshot]) -> list[tuple[flo
 
 
 def _energy(counters: Sequence[list[tuple[float, float]]], window: MeasuredSteps) -> float | None:
-    """Joules over the window, between the counter's readings by straight lines; None unless all GPUs report it."""
+    """Joules over the window, between the counter's readings by straight lines; None unless all GPUs report it.
+
+    The last reading may come before the window's end, since a run is interrupted then: what is missing counts as
+    the rest of the window.
+    """
     if not counters:
         return None
     total = 0.0
@@ -111,7 +115,9 @@ def _energy(counters: Sequence[list[tuple[float, float]]], window: MeasuredSteps
         inside = sum(begins <= at <= ends for at in times)
         if inside < MIN_SAMPLES or times[0] > begins + LOOK_BACK_SECONDS or times[-1] < ends - LOOK_BACK_SECONDS:
             return None
-        total += float(np.interp(ends, times, joules) - np.interp(begins, times, joules))
+        first, last = max(begins, times[0]), min(ends, times[-1])
+        known = float(np.interp(last, times, joules) - np.interp(first, times, joules))
+        total += known * window.seconds / (last - first)
     return total if total > 0 else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from llmtop.analysis.verdict import BORDER_PCT
 from llmtop.bench.model.results import BenchRun, BenchSettings, MeasuredSteps, RunFigures
 from llmtop.bench.run import steadiness
 from llmtop.bench.run.command_process import CommandProcess
-from llmtop.bench.run.run_figures import window_figures
+from llmtop.bench.run.run_figures import LOOK_BACK_SECONDS, MIN_SAMPLES, window_figures
 from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
@@ -23,6 +24,14 @@ from llmtop.model.bottlenecks import BOTTLENECKS
 from llmtop.model.gpu_busy import source_name
 from llmtop.model.snapshot import Snapshot
 from llmtop.naming import variable_names
+
+_BOUND_REASONS: Final = {
+    "events": f"with fewer than {MIN_SAMPLES} readings of GPU-Util in the window, the GPU's idle time is known as "
+    f"a lower bound only: measure for {LOOK_BACK_SECONDS + MIN_SAMPLES + 1:g} s or longer",
+    "util": "GPU-Util counts small kernels that come one by one for longer than they take, so that the GPU's idle "
+    "time is known as a lower bound only: llmtop capture measures it",
+}
+"""By the source of the idle share, why it is a bound, and what to do."""
 
 
 def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
@@ -135,8 +144,10 @@ def verdict_of_window(during: Iterable[Snapshot], figures: RunFigures) -> tuple[
     except UnusableInput:
         return "unknown", ""
     idle = figures.gpu_idle_pct
-    if report.verdict != "unknown" or idle is None or figures.gpu_idle_bound or idle >= BORDER_PCT:
+    if report.verdict != "unknown" or idle is None or idle >= BORDER_PCT:
         return report.verdict, report.summary
+    if figures.gpu_idle_bound:
+        return "unknown", _BOUND_REASONS.get(figures.gpu_idle_source or "", "")
     source = source_name(figures.gpu_idle_source)
     name = BOTTLENECKS["gpu_bound"].name
     return "gpu_bound", f"{name}: the GPU was idle for {percent_text(idle, 1)} of the window, by {source}."

@@ -1,13 +1,23 @@
-"""The verdict on a short window, which a monitor's snapshots alone leave unknown."""
+"""The verdict and the figures of a short window, which a monitor's snapshots alone leave unknown."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from llmtop.bench.model.results import RunFigures
+from llmtop.bench.comparing import metric_value
+from llmtop.bench.model.results import METRICS, MeasuredSteps, RunFigures
+from llmtop.bench.output.document import bench_document
+from llmtop.bench.protocol import summarize_runs
+from llmtop.bench.run.run_figures import window_figures
 from llmtop.bench.run.run_result import verdict_of_window
-from llmtop.model.snapshot import Alert, Host, Rank, Snapshot
+from llmtop.bench.run.run_steps import RankSteps
+from llmtop.document.text import write_text
+from llmtop.model.snapshot import Alert, Gpu, Host, Rank, Snapshot
+from tests.support.bench_runs import made_bench, made_runs
 
+RUNS = made_runs(0.1, 2)
 WAITS = Alert(id="input_bound", severity="warning", pid=7, since=0.0, summary="it waits", next="look")
 
 
@@ -36,6 +46,39 @@ def test_the_idle_share_of_the_window_decides_where_snapshots_do_not(
     said, summary = verdict_of_window(_window(99.0, bound=True), _figures(idle, bound))
     assert said == verdict
     assert (f"idle for {idle} % of the window, by GPU-Util" in summary) == (verdict == "gpu_bound")
+
+
+def test_a_bound_of_the_idle_share_says_what_to_do() -> None:
+    few = replace(_figures(0.4, bound=True), gpu_idle_source="events")
+    assert "measure for 5 s or longer" in verdict_of_window(_window(99.0, bound=True), few)[1]
+    assert "llmtop capture" in verdict_of_window(_window(99.0, bound=True), _figures(0.4, bound=True))[1]
+
+
+def test_a_bound_is_written_as_one_and_compared_with_nothing() -> None:
+    short = [replace(run, figures=replace(run.figures, gpu_idle_pct=0.4, gpu_idle_bound=True)) for run in RUNS]
+    bench = made_bench(short, figures=summarize_runs(short, made_bench(short).settings))
+    text = write_text(bench_document(bench), 100)
+    row = next(line for line in text.splitlines() if "GPU idle" in line)
+    assert row.split() == ["GPU", "idle", "≥", "0.4%", "≥", "0.4%", "≥", "0.4%", "–"]
+    idle = next(metric for metric in METRICS if metric.name == "gpu_idle_pct")
+    assert [metric_value(run, idle) for run in short] == [None, None]
+    whole = [replace(run, figures=replace(run.figures, gpu_idle_pct=0.4)) for run in RUNS]
+    assert [metric_value(run, idle) for run in whole] == [0.4, 0.4]
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.4, 0.7])
+def test_energy_of_a_window_whose_last_reading_came_early(missing: float) -> None:
+    window = MeasuredSteps(started_at=100.0, seconds=3.0, warmup_steps=10, step_seconds=[0.1] * 30)
+    times = [at for at in np.arange(99.8, 103.01, 0.5) if at <= 103.0 - missing]
+    gpus = [
+        Gpu(index=0, name="H200", uuid="a", energy_joules=5000.0 + 700.0 * (at - 90.0), sampled_at=float(at))
+        for at in times
+    ]
+    snapshots = [Snapshot(time=gpu.sampled_at, host=Host(name="box"), gpus=(gpu,)) for gpu in gpus]
+    rank = RankSteps(Rank(pid=7, host="box", gpu_uuid="a"))
+    found = window_figures(window, [], [rank], snapshots, frozenset())
+    assert found.power_watts == pytest.approx(700.0)
+    assert found.energy_joules == pytest.approx(2100.0)
 
 
 def test_what_the_snapshots_show_holds() -> None:
