@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -89,35 +90,41 @@ def _gpu_samples(uuid: str, during: Sequence[Snapshot]) -> list[Gpu]:
 
 
 def _energy_readings(uuid: str, snapshots: Sequence[Snapshot]) -> list[tuple[float, float]]:
-    """Readings of a GPU's energy counter, with their times."""
-    found = {
-        gpu.sampled_at or one.time: gpu.energy_joules
-        for one in snapshots
-        for gpu in one.gpus
-        if gpu.uuid == uuid and gpu.energy_joules is not None
-    }
-    return sorted(found.items())
+    """Return the readings of a GPU's energy counter with their times, oldest first.
+
+    It is read less often than the rest of a sample, and its last value is repeated in between with the sample's
+    time. The first sample with a new value has the time at which it was read.
+    """
+    found = sorted(
+        {
+            gpu.sampled_at or one.time: gpu.energy_joules
+            for one in snapshots
+            for gpu in one.gpus
+            if gpu.uuid == uuid and gpu.energy_joules is not None
+        }.items()
+    )
+    return found[:1] + [now for before, now in pairwise(found) if now[1] != before[1]]
 
 
 def _energy(counters: Sequence[list[tuple[float, float]]], window: MeasuredSteps) -> float | None:
-    """Joules over the window, between the counter's readings by straight lines; None unless all GPUs report it.
+    """Joules over the window, from the readings of the counter within it; None unless all GPUs report it.
 
-    The last reading may come before the window's end, since a run is interrupted then: what is missing counts as
-    the rest of the window.
+    A run is interrupted at the window's end, so that often no reading follows, and the first second of the counter
+    is of the time before. Therefore the rate between the readings that describe the window alone is taken for all
+    of it, if they span half of it.
     """
     if not counters:
         return None
     total = 0.0
+    begins, ends = window.started_at, window.started_at + window.seconds
     for counter in counters:
-        times, joules = [at for at, _ in counter], [value for _, value in counter]
-        begins, ends = window.started_at, window.started_at + window.seconds
-        # A window shorter than the distance of two readings would be made of one straight line alone.
-        inside = sum(begins <= at <= ends for at in times)
-        if inside < MIN_SAMPLES or times[0] > begins + LOOK_BACK_SECONDS or times[-1] < ends - LOOK_BACK_SECONDS:
+        inside = [(at, joules) for at, joules in counter if begins + LOOK_BACK_SECONDS <= at <= ends]
+        if len(inside) < 2:
             return None
-        first, last = max(begins, times[0]), min(ends, times[-1])
-        known = float(np.interp(last, times, joules) - np.interp(first, times, joules))
-        total += known * window.seconds / (last - first)
+        (first, before), (last, after) = inside[0], inside[-1]
+        if last - first < window.seconds / 2:
+            return None
+        total += (after - before) * window.seconds / (last - first)
     return total if total > 0 else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -66,19 +65,41 @@ def test_a_bound_is_written_as_one_and_compared_with_nothing() -> None:
     assert [metric_value(run, idle) for run in whole] == [0.4, 0.4]
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.4, 0.7])
-def test_energy_of_a_window_whose_last_reading_came_early(missing: float) -> None:
-    window = MeasuredSteps(started_at=100.0, seconds=3.0, warmup_steps=10, step_seconds=[0.1] * 30)
-    times = [at for at in np.arange(99.8, 103.01, 0.5) if at <= 103.0 - missing]
+def _energy_figures(seconds: float, readings: list[float], every: int = 2) -> RunFigures:
+    """Figures of a window on a GPU with 100 W until 0.6 s before it, 700 W since, and a counter 0.5 s late.
+
+    Every second sample repeats the value of the one before, as the collector does.
+    """
+    read = [readings[place - place % every] for place in range(len(readings))]
+    joules = [5000.0 + 100.0 * (at - 90.0) + 600.0 * max(0.0, at - 99.9) for at in read]
     gpus = [
-        Gpu(index=0, name="H200", uuid="a", energy_joules=5000.0 + 700.0 * (at - 90.0), sampled_at=float(at))
-        for at in times
+        Gpu(index=0, name="H200", uuid="a", energy_joules=one, sampled_at=at)
+        for at, one in zip(readings, joules, strict=True)
     ]
-    snapshots = [Snapshot(time=gpu.sampled_at, host=Host(name="box"), gpus=(gpu,)) for gpu in gpus]
-    rank = RankSteps(Rank(pid=7, host="box", gpu_uuid="a"))
-    found = window_figures(window, [], [rank], snapshots, frozenset())
+    snapshots = [Snapshot(time=gpu.sampled_at or 0.0, host=Host(name="box"), gpus=(gpu,)) for gpu in gpus]
+    steps = round(seconds / 0.1)
+    window = MeasuredSteps(started_at=100.0, seconds=seconds, warmup_steps=10, step_seconds=[0.1] * steps)
+    return window_figures(window, [], [RankSteps(Rank(pid=7, host="box", gpu_uuid="a"))], snapshots, frozenset())
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9, 1.2, 1.5])
+@pytest.mark.parametrize("seconds", [8.0, 30.0])
+def test_energy_is_of_the_window_though_the_counter_is_late_and_no_reading_follows(
+    seconds: float, phase: float
+) -> None:
+    readings = [97.0 + phase + number for number in range(40) if 97.0 + phase + number <= 100.0 + seconds]
+    found = _energy_figures(seconds, readings)
     assert found.power_watts == pytest.approx(700.0)
-    assert found.energy_joules == pytest.approx(2100.0)
+    assert found.energy_joules == pytest.approx(700.0 * seconds)
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
+def test_of_a_short_window_the_energy_is_right_or_absent(phase: float) -> None:
+    for seconds in (2.4, 3.0, 5.0):
+        readings = [96.0 + phase + number for number in range(9) if 96.0 + phase + number <= 100.0 + seconds]
+        joules = _energy_figures(seconds, readings).energy_joules
+        assert joules is None or joules == pytest.approx(700.0 * seconds)
+    assert _energy_figures(8.0, [105.5, 106.5, 107.5], every=1).energy_joules is None
 
 
 def test_what_the_snapshots_show_holds() -> None:
