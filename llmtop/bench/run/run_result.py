@@ -31,7 +31,7 @@ _BOUND_REASONS: Final = {
     "util": "GPU-Util counts small kernels that come one by one for longer than they take, so that the GPU's idle "
     "time is known as a lower bound only: llmtop capture measures it",
 }
-"""By the source of the idle share, why it is a bound, and what to do."""
+"""Reason for a bound and what to do, by the source of the idle share."""
 
 
 def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
