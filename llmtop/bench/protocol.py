@@ -225,16 +225,16 @@ def summarize_runs(runs: Iterable[BenchRun], settings: BenchSettings) -> dict[st
                     if is_bound(run.figures, metric):
                         bounds.add((run.label, metric.name))
     return {
-        label: {name: _summarize(found, is_bound=(label, name) in bounds) for name, found in named.items()}
+        label: {name: _summarize(found, is_lower_bound=(label, name) in bounds) for name, found in named.items()}
         for label, named in values.items()
     }
 
 
-def _summarize(values: list[float], *, is_bound: bool) -> FigureSummary:
+def _summarize(values: list[float], *, is_lower_bound: bool) -> FigureSummary:
     middle, low, high = median(values), min(values), max(values)
     spread = 100.0 * (high - low) / abs(middle) if middle else 0.0
     return FigureSummary(
-        median=middle, lowest=low, highest=high, spread_pct=spread, runs=len(values), is_lower_bound=is_bound
+        median=middle, lowest=low, highest=high, spread_pct=spread, runs=len(values), is_lower_bound=is_lower_bound
     )
 
 
