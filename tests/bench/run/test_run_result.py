@@ -83,11 +83,13 @@ def _energy_figures(seconds: float, readings: list[float], every: int = 2) -> Ru
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9, 1.2, 1.5])
-@pytest.mark.parametrize("seconds", [8.0, 30.0])
+@pytest.mark.parametrize("apart", [0.99, 1.0, 1.01])
+@pytest.mark.parametrize("seconds", [10.0, 30.0])
 def test_energy_is_of_the_window_though_the_counter_is_late_and_no_reading_follows(
-    seconds: float, phase: float
+    seconds: float, apart: float, phase: float
 ) -> None:
-    readings = [97.0 + phase + number for number in range(40) if 97.0 + phase + number <= 100.0 + seconds]
+    times = [97.0 + phase + apart * number for number in range(40)]
+    readings = [at for at in times if at <= 100.0 + seconds]
     found = _energy_figures(seconds, readings)
     assert found.power_watts == pytest.approx(700.0)
     assert found.energy_joules == pytest.approx(700.0 * seconds)
