@@ -27,7 +27,8 @@ def bench_document(found: Bench) -> Document:
     verdicts = sorted({run.verdict for run in attached if run.window is not None})
     if verdicts:
         bounds = [run for run in attached if run.verdict == "unknown" and run.figures.gpu_idle_bound]
-        lines.append(f"verdict: {', '.join(verdicts)}{f' ({bounds[0].verdict_summary})' if bounds else ''}")
+        reasons = "; ".join(dict.fromkeys(run.verdict_summary for run in bounds if run.verdict_summary))
+        lines.append(f"verdict: {', '.join(verdicts)}{f' ({reasons})' if reasons else ''}")
     costs = [run.figures.overhead_seconds for run in found.runs if run.figures.overhead_seconds is not None]
     if costs:
         lines.append(f"attached: {duration(max(costs))} per step, as estimated by the training")

@@ -65,6 +65,17 @@ def test_a_bound_is_written_as_one_and_compared_with_nothing() -> None:
     assert [metric_value(run, idle) for run in whole] == [0.4, 0.4]
 
 
+def test_each_reason_of_an_unknown_verdict_is_written_once() -> None:
+    bound = replace(RUNS[0].figures, gpu_idle_pct=0.4, gpu_idle_bound=True)
+    whys = ("few readings", "small kernels", "few readings")
+    runs = [
+        replace(run, figures=bound, verdict="unknown", verdict_summary=why)
+        for run, why in zip(made_runs(0.1, 3), whys, strict=True)
+    ]
+    bench = made_bench(runs, figures=summarize_runs(runs, made_bench(runs).settings))
+    assert "verdict: unknown (few readings; small kernels)" in write_text(bench_document(bench), 100)
+
+
 def _energy_figures(seconds: float, readings: list[float], every: int = 2) -> RunFigures:
     """Figures of a window on a GPU with 100 W until 0.6 s before it, 700 W since, and a counter 0.5 s late.
 
