@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,9 +49,12 @@ while True:
     model(batch).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+    open("steps" + os.environ["RANK"], "w").close()
     time.sleep(0.01)
 """
 WAIT_S = 60.0
+START_S = 180.0
+"""Limit until both make steps: a fresh machine imports torch for the first time."""
 LOGS = 3
 """Jobs whose rank 0 is killed, with llmtop and without."""
 
@@ -107,6 +111,9 @@ def job(backend: str, watched: bool = True) -> Iterator[Job]:
     with tempfile.TemporaryDirectory(prefix="lt-") as folder:
         made = Job(Path(folder), backend, watched)
         try:
+            # With llmtop and without from the same moment on: what NCCL writes grows with the time.
+            stepping = [made.folder / f"steps{rank}" for rank in range(len(made.nodes))]
+            wait_for(lambda: all(file.exists() for file in stepping), START_S, "steps of two ranks")
             if watched:
                 wait_for(lambda: all(sockets(node) for node in made.nodes), WAIT_S, "two ranks")
             time.sleep(8.0)
@@ -159,18 +166,23 @@ def apart(folder: Path, backend: str, rank: int = 1) -> dict[str, Any]:
 def log(backend: str) -> dict[str, Any]:
     """Rank 0 dies: rank 1's log without llmtop and with it, in turns. How much NCCL writes differs by chance."""
     counts: dict[bool, list[int]] = {False: [], True: []}
+    kinds: dict[bool, set[str]] = {False: set(), True: set()}
     for watched in (False, True) * LOGS:
         with job(backend, watched) as both:
             both.ranks[0].kill()
             both.ranks[0].wait(600)
             time.sleep(6.0)
             text = (both.folder / "rank1.log").read_text(errors="replace")
-            counts[watched].append(sum("TCPStore" in line for line in text.splitlines()))
+            lines = [line for line in text.splitlines() if "TCPStore" in line]
+            counts[watched].append(len(lines))
+            kinds[watched] |= {re.sub(r"0x[0-9a-f]+|[0-9]+", "N", line)[-200:] for line in lines}
     return {
         "case": "log",
         "ok": min(counts[True]) <= max(counts[False]),
         "lines_with_TCPStore": counts[True],
         "lines_without_llmtop": counts[False],
+        "only_with_llmtop": sorted(kinds[True] - kinds[False]),
+        "only_without": sorted(kinds[False] - kinds[True]),
     }
 
 

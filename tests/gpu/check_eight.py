@@ -25,11 +25,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.eight import exporting, monitor, whose_fault, windows
+from tests.gpu.eight import CASES, exporting, monitor, whose_fault, windows
 from tests.gpu.eight.recordings import Recordings
 from tests.gpu.eight.setting import Case, Setting, forget_own_folder
 
@@ -75,38 +76,44 @@ def machine() -> dict[str, Any]:
     return {**json.loads(done.stdout), "import_seconds": round(time.monotonic() - begun, 1)}
 
 
-def run(cases: Iterable[Case], ends: float, tell: Callable[[dict[str, Any]], None]) -> bool:
-    """Run those that fit before `ends` (monotonic); whether none was wrong.
+def run(cases: Iterable[Case], ends: float, tell: Callable[[dict[str, Any]], None]) -> Counter[str]:
+    """Run those that fit before `ends` (monotonic); returns how many had each verdict of `verdict`.
 
     Args:
         cases: in order.
         ends: when all must be over.
         tell: takes a row a case.
     """
-    good = True
+    found: Counter[str] = Counter()
     for case in cases:
         begun = time.monotonic()
         row: dict[str, Any] = {"part": case.part, "case": case.name}
         left = ends - begun
         if left < case.seconds:
-            tell(row | {"ok": None, "left_out": f"{left:.0f} s are left, it takes {case.seconds:.0f}"})
+            row |= {"ok": None, "left_out": f"{left:.0f} s are left, it takes {case.seconds:.0f}"}
+            found[verdict(row)] += 1
+            tell(row)
             continue
         try:
             row |= case.run(left) | {"part": case.part, "case": case.name}
         except Exception as error:  # noqa: BLE001 - one that cannot run must not cost the others their GPU time
             row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000]}
-        good = good and row["ok"] is not False
+        found[verdict(row)] += 1
         tell(row | {"took_s": round(time.monotonic() - begun, 1)})
-    return good
+    return found
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Return the word for the result of a case."""
+    unknown = "left out" if "left_out" in row else "unclear"
+    return {True: "right", False: "WRONG", None: unknown}[row["ok"]]
 
 
 def line(row: dict[str, Any]) -> str:
     """A row for a person."""
-    unknown = "left out" if "left_out" in row else "unclear"
-    verdict = {True: "right", False: "WRONG", None: unknown}[row["ok"]]
     name = f"{row['part']} {row['case']}"
     words = row.get("left_out") or row.get("error") or row.get("line") or ""
-    return f"{name:<34} {verdict:<9} {row.get('took_s', 0.0):6.1f} s  {words}".rstrip()
+    return f"{name:<34} {verdict(row):<9} {row.get('took_s', 0.0):6.1f} s  {words}".rstrip()
 
 
 def main() -> int:
@@ -140,7 +147,9 @@ def main() -> int:
             return 0
         with given.out.open("a") as file:
             file.write(json.dumps({"part": "machine", **seen}) + "\n")
-        return 0 if run(chosen, begun + given.limit, tell) else 1
+        found = run(chosen, begun + given.limit, tell)
+        print(f"{CASES}{', '.join(f'{count} {word}' for word, count in found.items())}", flush=True)
+        return 1 if found["WRONG"] else 0
 
 
 if __name__ == "__main__":

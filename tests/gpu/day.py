@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.gpu.eight import CASES
 from tests.support import checkout
 from tests.support.processes import REPOSITORY
 
@@ -193,11 +194,12 @@ def run(
 def judged(code: int, output: str) -> str:
     """Return the result of a check in one cell of a table."""
     oks = re.findall(r'"ok": (true|false)', output)
-    counted = f"{oks.count('true')} of {len(oks)} as planted" if oks else "as expected"
+    cases = re.findall(rf"^{CASES}(.+)$", output, re.MULTILINE)
+    counted = f"{oks.count('true')} of {len(oks)} as planted" if oks else cases[-1] if cases else "as expected"
     if code == 0:
         return counted
     last = output.strip().splitlines()[-1:] or ["no output"]
-    text = f"failed (exit code {code}): {counted + ', ' if oks else ''}{last[0]}"
+    text = f"failed (exit code {code}): {counted + ', ' if oks or cases else ''}{last[0]}"
     return re.sub(r"[|\s]+", " ", text)[:RESULT_CHARACTERS]
 
 

@@ -66,6 +66,7 @@ def test_slices_keep_the_order_and_their_length() -> None:
     [
         (0, '{"ok": true}\n{"ok": true}\n', "2 of 2 as planted"),
         (0, "{}", "as expected"),
+        (0, "ranks ddp right\ncases: 1 right, 2 left out\n", "1 right, 2 left out"),
         (1, '{"ok": true}\n{"ok": false}\n', 'failed (exit code 1): 1 of 2 as planted, {"ok": false}'),
         (2, "Traceback\nValueError: a | b\n", "failed (exit code 2): ValueError: a b"),
         (-9, "", "failed (exit code -9): no output"),

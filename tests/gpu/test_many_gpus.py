@@ -49,12 +49,13 @@ def test_what_does_not_fit_is_left_out_and_a_case_that_breaks_costs_no_other() -
         Case("p", "broken", 1.0, broken),
         Case("p", "right", 1.0, lambda left: {"ok": left > 9}),
     ]
-    assert not check_eight.run(cases, time.monotonic() + 10, rows.append)
+    found = check_eight.run(cases, time.monotonic() + 10, rows.append)
+    assert found == {"left out": 1, "WRONG": 1, "right": 1}
     assert [row["ok"] for row in rows] == [None, False, True]
     assert "10 s are left, it takes 50" in rows[0]["left_out"]
     assert rows[1]["error"] == "RuntimeError: no GPU"
     assert [check_eight.line(row).split()[2] for row in rows] == ["left", "WRONG", "right"]
-    assert check_eight.run(cases[::2], time.monotonic() + 10, rows.append), "left out is not wrong"
+    assert not check_eight.run(cases[::2], time.monotonic() + 10, rows.append)["WRONG"], "left out is not wrong"
 
 
 @pytest.mark.parametrize(("ranks", "loaded"), [(2, [1]), (3, [1, 2]), (4, [1, 2, 3]), (8, [1, 4, 7])])

@@ -1,1 +1,6 @@
 """The parts of check_eight.py: what is run on several GPUs, and how it is judged."""
+
+from typing import Final
+
+CASES: Final = "cases: "
+"""Begins the last line of check_eight.py: how many cases had each verdict."""
