@@ -1,5 +1,4 @@
 #: steps = 6
-#: compiler = loaded
 #: phases = dataload forward backward optimizer
 #: samples = 12
 #: hands = yes

@@ -1,5 +1,4 @@
 #: steps = 5
-#: compiler = loaded
 """Modes of the user's see every operation that torch carries out: none is added, none is missing."""
 
 import digest

@@ -1,5 +1,4 @@
 #: steps = none
-#: compiler = loaded
 #: line = none
 #: steps[rank0] = 8
 #: steps[rank1] = 8

@@ -1,5 +1,4 @@
 #: steps = none
-#: compiler = loaded
 #: steps[rank0] = 6
 #: steps[rank1] = 6
 #: slow = one of many, and none of them is fast

@@ -1,5 +1,4 @@
 #: steps = 8
-#: compiler = loaded
 """All descriptors that the process may have are in use during the training, and some again after it."""
 
 import os

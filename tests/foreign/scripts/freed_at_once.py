@@ -1,5 +1,4 @@
 #: steps = 5
-#: compiler = loaded
 """Models, optimizers, batches and losses are freed by their last reference, without the garbage collector."""
 
 import gc

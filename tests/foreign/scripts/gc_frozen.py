@@ -1,5 +1,4 @@
 #: steps = 6
-#: compiler = loaded
 #: phases = forward backward optimizer
 """gc.freeze() after the model is made, as one does before forking workers: the collector shows it no more."""
 

@@ -1,5 +1,4 @@
 #: steps = 9
-#: compiler = loaded
 #: phases = forward backward optimizer
 """Errors in forward, backward and the optimizer are caught, and the training goes on with the next batch."""
 

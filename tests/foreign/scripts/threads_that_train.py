@@ -1,5 +1,4 @@
 #: steps = 50..52
-#: compiler = loaded
 #: samples = none
 #: note = thread
 """Two threads, each with a model, a generator and an optimizer of its own; one of them can be followed.

@@ -1,5 +1,4 @@
 #: steps = 4
-#: compiler = loaded
 """sys.settrace, sys.setprofile: the lines of the user's file that a debugger or coverage would see."""
 
 import sys
