@@ -51,10 +51,10 @@ def seed(number: int = 0) -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(number)
         if os.environ.get(LIGHT) and "torch._dynamo" not in sys.modules:
-            _leave_compiler_unloaded(sys.modules["torch"].optim)
+            leave_compiler_unloaded(sys.modules["torch"].optim)
 
 
-def _leave_compiler_unloaded(optim: Any) -> None:
+def leave_compiler_unloaded(optim: Any) -> None:
     """Take the import of torch._dynamo out of the steps of optimizers: it takes as long as that of torch itself.
 
     The functions stay the same ones; their code lacks the import and the breaks of a graph that is not compiled.

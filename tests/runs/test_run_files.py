@@ -91,6 +91,7 @@ def test_a_killed_training_loses_at_most_its_last_second(tmp_path: Path) -> None
 
 CHECKPOINT = """
 import os, signal, sys, time, torch
+import tests.support.light_optimizer
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for number in range(40):

@@ -15,6 +15,7 @@ import os, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
+import tests.support.light_optimizer
 from torch import nn
 
 stop, slow, hung = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

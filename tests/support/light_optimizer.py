@@ -1,6 +1,6 @@
-"""An optimizer for test programs that are about something else.
+"""Optimizers for test programs that are about something else: importing this changes those of torch.optim.
 
-Those of torch.optim load PyTorch's compiler when they first step, which takes as long as loading torch itself.
+At their first step they load the compiler of PyTorch, which takes as long as loading torch. Here they do not.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 import torch
 
-for _method in vars(torch.optim.Optimizer).values():
-    if (_own := getattr(_method, "__wrapped__", None)) is not None:
-        _own.__dynamo_disable = _own  # what a first call looks for, and else has the compiler make
+from tests.foreign.digest import leave_compiler_unloaded
+
+leave_compiler_unloaded(torch.optim)
 
 
 class LightSGD(torch.optim.Optimizer):

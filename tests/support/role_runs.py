@@ -27,6 +27,7 @@ START_SECONDS: Final = 300.0
 _HEAD = """
 import os, time, torch
 import torch.distributed as dist
+import tests.support.light_optimizer
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 torch.manual_seed(1)

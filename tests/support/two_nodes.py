@@ -19,6 +19,7 @@ _LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "SLURM
 TOGETHER = """
 import sys, time, torch
 import torch.distributed as dist
+import tests.support.light_optimizer
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 late = 0.06 * (sys.argv[1:] == [str(dist.get_rank())])

@@ -310,6 +310,7 @@ def test_workers_of_a_loader_write_no_run_of_their_own(node: Node) -> None:
     pytest.importorskip("torch")
     script = """
 import time, torch
+import tests.support.light_optimizer
 from torch.utils.data import DataLoader, Dataset
 class Numbers(Dataset):
     def __len__(self): return 64

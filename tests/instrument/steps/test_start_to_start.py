@@ -30,6 +30,7 @@ ENDS = 12
 """Of so many steps at either end each is once the first or the last: where one lies is the noise of one step."""
 BEGIN = """
 import json, os, sys, time, torch
+import tests.support.light_optimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
