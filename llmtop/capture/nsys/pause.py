@@ -42,6 +42,8 @@ LONGEST_SECONDS = 5.0
 """Time after which a training goes on by itself: nsys start takes 0.2 s, with GPU metrics 1.0 s."""
 DRAIN_SECONDS = 3.0
 """How long the GPU may take for what the host has launched ahead, or two median steps if that is longer."""
+RESUME_SECONDS = 0.5
+"""How long to wait for the reply of a training that may go on; a later one is read with the next messages."""
 LEAD_SECONDS = 0.1
 """Time within which a request has certainly reached every rank."""
 _TRIES = 3
@@ -83,6 +85,8 @@ class _SessionProcess:
     offset_ns: int | None = None
     """Unix time minus CLOCK_MONOTONIC, as of its last steps."""
     is_gone: bool = False
+    paused_ns: dict[str, int] = field(default_factory=dict)
+    """Length of each pause that has ended, by the id of its request."""
 
     @property
     def is_paused(self) -> bool:
@@ -115,8 +119,11 @@ class _SessionProcess:
                 self.steps.extend(message.steps)
                 self.finished = message.first_ordinal + len(message.steps)
                 self.offset_ns = message.unix_offset_ns
-            elif isinstance(message, wire.PauseState) and self.request and message.id == self.request.id:
-                self.state = message
+            elif isinstance(message, wire.PauseState):
+                if message.paused_ns is not None:
+                    self.paused_ns[message.id] = message.paused_ns
+                if self.request and message.id == self.request.id:
+                    self.state = message
         return bool(messages)
 
     @property
@@ -140,12 +147,22 @@ class SessionPause:
             session_ids: of nsys; a collection touches every process in its session.
             only_gpu: leave out those that use no GPU.
         """
-        self.seconds: list[float] = []
-        """How long each pause was, the longest of its processes, by their own clock."""
+        self._resumed: list[list[tuple[_SessionProcess, str]]] = []
+        """By call of `resume`, the processes and their requests."""
         self._members = _members(frozenset(session_ids), only_gpu)
 
     def __len__(self) -> int:
         return len(self._members)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Length of each pause, that of its longest process, by their own clock, as far as they have replied."""
+        self._read()
+        lengths = [
+            [member.paused_ns[request] for member, request in asked if request in member.paused_ns]
+            for asked in self._resumed
+        ]
+        return [max(one) / 1e9 for one in lengths if one]
 
     @property
     def pids(self) -> frozenset[int]:
@@ -253,16 +270,13 @@ class SessionPause:
     def resume(self) -> None:
         """Resume all of them, and withdraw pending requests; waits for their replies, but not long."""
         asked = [member for member in self._members if member.request is not None]
-        for member in asked:
-            if member.request is not None:
-                member.send(wire.Resume(id=member.request.id))
-        until = time.monotonic() + 0.5
+        self._resumed.append([(member, member.request.id) for member in asked if member.request is not None])
+        for member, request in self._resumed[-1]:
+            member.send(wire.Resume(id=request))
+        until = time.monotonic() + RESUME_SECONDS
         for member in asked:
             while not member.has_ended and time.monotonic() < until:
                 member.read(_POLL)
-        lengths = [m.state.paused_ns for m in asked if m.state is not None and m.state.paused_ns is not None]
-        if lengths:
-            self.seconds.append(max(lengths) / 1e9)
         for member in asked:
             member.request = None
 

@@ -175,6 +175,17 @@ def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
     training.wait_for_steps(3)
 
 
+@pytest.mark.slow("a capture by nsys; the pauses of an ordinary one are in the first test")
+def test_a_pause_counts_though_the_training_replies_late(
+    under_nsys: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pause, "RESUME_SECONDS", 0.0)
+    result = take.take(plan(under_nsys.wait_attached(), captures, options=PAUSE))
+    start, stop = result.info.paused_seconds
+    assert start > 0
+    assert stop >= pause.SETTLE_SECONDS
+
+
 @pytest.mark.slow("waits for a step of three seconds")
 def test_a_step_that_never_ends_is_not_waited_for_long(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
