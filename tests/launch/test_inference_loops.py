@@ -458,6 +458,39 @@ print("unpickled:", done.stdout.decode(), done.stderr.decode())
     assert "unpickled: (2, 4)" in found["stdout"]
 
 
+def test_a_part_that_is_found_first_stands_for_the_module_that_holds_it(zygote: Zygote, tmp_path: Path) -> None:
+    """As in transformers: gradients are off while a part is made, and `eval` is the class's own."""
+    source = """
+class Part(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(64, 16)
+        with torch.no_grad():
+            self.embed.weight.mul_(0.5)
+    def forward(self, ids):
+        return self.embed(ids)
+class Whole(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+        self.head = torch.nn.Linear(16, 4)
+    def forward(self, ids):
+        time.sleep(0.02)
+        return self.head(self.part(ids))
+    def eval(self):
+        return self.train(False)
+whole = Whole().eval()
+with torch.no_grad():
+    while more():
+        whole(torch.randint(0, 64, (4, 16)))
+"""
+    found = zygote.train(tmp_path / "part.py", LASTS + source)
+    assert len(found["steps"]) >= 10
+    for step in found["steps"]:
+        assert (step.samples, step.tokens) == (4, 64)
+        assert step.phases["forward"][1] >= 0.02
+
+
 @pytest.mark.slow("test_an_evaluation_that_is_a_program_waits_for_its_batches finds the same fault")
 def test_a_trainer_that_only_evaluates_is_no_training(tmp_path: Path) -> None:
     needs("transformers")

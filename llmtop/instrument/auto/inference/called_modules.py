@@ -3,8 +3,9 @@
 A training shows its modules by its first backward pass (`modules`); here there is none. Most scripts call `eval()`
 on the module that they are going to call, so the classes of those are timed. Where nothing comes of that, the
 roots of all trees of modules are searched when the script turns gradients off, and then what is below them: a few
-times, each later than the one before. `no_grad` and `inference_mode` are listened to only until a module has been
-found, or the process trains.
+times, each later than the one before. Either may find only a part of the module that is called: a search while a
+model is made, or a class with its own `eval`. So at the first call of a timed class its callers are looked at.
+`no_grad` and `inference_mode` are listened to only until a module has been found, or the process trains.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ FIRST_SEARCH_NS = 200_000_000
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DECORATOR = os.path.join(_TORCH, "utils", "_contextlib.py")
 _is_compiling = torch.compiler.is_compiling
+_CALLS = frozenset(
+    getattr(nn.Module, name).__code__ for name in ("_wrapped_call_impl", "_call_impl") if hasattr(nn.Module, name)
+)
+"""Code of torch's functions that are on the stack while a module is called."""
 
 
 class Watcher(Timer, Protocol):
@@ -67,14 +72,21 @@ class Forwards:
             self._without.put(kind, "__enter__", self._listening(vars(kind)["__enter__"], self._turned_off))
 
     def note_call(self) -> None:
-        """An outermost module of a timed class is called."""
-        if not self._called:
-            self._called = True
-            self._without.restore()
+        """A module of a timed class is called, within none of a timed class."""
+        if self._called:
+            return
+        around = _outermost_class()
+        if around is not None and around not in self._timed:
+            self._time([around])
+            if around in self._timed:  # from its next call on
+                return
+        self.stop_searching()
 
     def stop_searching(self) -> None:
         """Stop searching, except for modules on which `eval()` is called: the work of the process is known."""
-        self.note_call()
+        if not self._called:
+            self._called = True
+            self._without.restore()
 
     def hand_over(self) -> dict[type, TimedClass]:
         """Listen no more; returns the timed classes that keep their call, which rest from now on.
@@ -160,6 +172,18 @@ class Forwards:
                 self._timed[kind] = TimedClass(kind, self._inference)
             except BaseException as error:  # noqa: BLE001 - a metaclass of the script's may forbid it
                 report_internal_error(MODULES, error)
+
+
+def _outermost_class() -> type[nn.Module] | None:
+    """Return the class of the outermost module whose call is under way in this thread."""
+    frame: Any = sys._getframe(2)
+    found: type[nn.Module] | None = None
+    while frame is not None:
+        if frame.f_code in _CALLS:
+            kind = type(frame.f_locals.get("self"))
+            found = kind if issubclass(kind, nn.Module) else found
+        frame = frame.f_back
+    return found
 
 
 def _is_torchs_own() -> bool:
