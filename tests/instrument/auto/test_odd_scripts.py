@@ -228,8 +228,8 @@ for epoch in range(3):
     )
     assert len(found["steps"]) == 14
     assert all(step.count("dataload") == 1 for step in found["steps"])
-    longest = max(step.seconds - step.time("evaluation") for step in found["steps"])
-    assert longest < 0.5, "an evaluation lasts 0.5 s; a step without it does not, on a busy machine either"
+    whole = [step for step in found["steps"] if step.time("evaluation") >= 0.5]
+    assert len(whole) == 2, "one with its sleeps lasts 0.5 s; the last one is after all steps"
 
 
 def test_a_phase_around_many_steps_is_left_out_and_said(zygote: Zygote, tmp_path: Path) -> None:
