@@ -132,11 +132,13 @@ class RankStats:
         # Most steps have as many as the one before: of those that are kept, it is kept once.
         same_work = last is not None and (last.tokens, last.samples) == (done.tokens, done.samples)
         work = last if last is not None and same_work else done
+        # The first of a kind began at no fixed time after the last of the other kind.
+        has_interval = done.interval_ns is not None and ordinal != self.hello.kind_since
         return Step(
             index=done.index,
             started_at=done.started_unix_ns / 1e9,
             seconds=done.host_ns / 1e9,
-            interval_seconds=None if done.interval_ns is None else done.interval_ns / 1e9,
+            interval_seconds=done.interval_ns / 1e9 if has_interval and done.interval_ns is not None else None,
             tokens=work.tokens,
             samples=work.samples,
             phases=tuple(

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+MODULES = "torch._dynamo.eval_frame"
+"""Module of torch with the class of modules that torch.compile() makes."""
+
 
 def keep_out() -> None:
     """Make torch.compile run the loaded functions of llmtop and nvtx as they are.
@@ -48,7 +51,7 @@ def has_compiled() -> bool:
 
 def module_classes() -> list[type]:
     """Return the class of modules that torch.compile() makes; empty while the compiler is not loaded."""
-    found = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+    found = getattr(sys.modules.get(MODULES), "OptimizedModule", None)
     return [found] if isinstance(found, type) else []
 
 

@@ -93,6 +93,8 @@ def children(parents: Iterable[nn.Module], *, trained: bool = True) -> list[nn.M
 
 
 def _is_wanted(module: nn.Module, trained: bool) -> bool:
+    if not trained and issubclass(type(module), torch.jit.ScriptModule):
+        return True  # what it holds is not in Python
     return next(_parameters(module) if not trained else _trained_parameters(module), None) is not None
 
 

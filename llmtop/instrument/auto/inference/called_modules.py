@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from llmtop.instrument.auto.patches.module_calls import TimedClass, Timer
-from llmtop.instrument.auto.patches.replacements import Replaced
+from llmtop.instrument.auto.patches.replacements import AfterImport, Replaced
 from llmtop.instrument.auto.training.timed_modules import MAX_CLASSES, MAX_LEVELS, MODULES
 from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import dynamo, search
@@ -40,6 +40,12 @@ _CALLS = frozenset(
     getattr(nn.Module, name).__code__ for name in ("_wrapped_call_impl", "_call_impl") if hasattr(nn.Module, name)
 )
 """Code of torch's functions that are on the stack while a module is called."""
+_SCRIPTED: tuple[type[nn.Module], ...] = tuple(
+    getattr(torch.jit, name)
+    for name in ("RecursiveScriptModule", "TopLevelTracedModule")
+    if hasattr(torch.jit, name)
+)
+"""Classes of the modules that torch.jit makes of others."""
 
 
 class Watcher(Timer, Protocol):
@@ -64,6 +70,8 @@ class Forwards:
         self._next_search_ns = 0
         self._level = 0
         self._roots: list[weakref.ref[nn.Module]] = []
+        self._compiler: AfterImport | None = None
+        """Waits for the compiler, which has a class of modules of its own."""
         self._without = Replaced()
         if inference.over:
             return
@@ -71,16 +79,21 @@ class Forwards:
         for kind in (torch.no_grad, torch.inference_mode):
             self._without.put(kind, "__enter__", self._listening(vars(kind)["__enter__"], self._turned_off))
 
-    def note_call(self) -> None:
-        """A module of a timed class is called, within none of a timed class."""
+    def note_call(self) -> bool:
+        """A module of a timed class is called, within none of a timed class.
+
+        Returns:
+            Whether it is only a part of the module that is called, whose calls are timed from the next one on.
+        """
         if self._called:
-            return
+            return False
         around = _outermost_class()
         if around is not None and around not in self._timed:
             self._time([around])
-            if around in self._timed:  # from its next call on
-                return
+            if around in self._timed:
+                return True
         self.stop_searching()
+        return False
 
     def stop_searching(self) -> None:
         """Stop searching, except for modules on which `eval()` is called: the work of the process is known."""
@@ -96,6 +109,8 @@ class Forwards:
         case: it is called once an evaluation.
         """
         self._without.restore()
+        if self._compiler is not None:
+            self._compiler.forget()
         timed, self._timed = self._timed, {}
         kept = timed if dynamo.has_compiled() else {}
         for kind, one in timed.items():
@@ -132,8 +147,10 @@ class Forwards:
     def _evaluates(self, module: Any) -> None:
         """The script calls `eval()` on a module, which it may be about to call."""
         if not self._inference.over and issubclass(type(module), nn.Module):
-            # torch.compile() may be next, and is quick where the compiler is loaded: too quick for a search.
-            self._time([type(module), *dynamo.module_classes()])
+            # torch.compile() or torch.jit may be next, and are too quick for a search.
+            self._time([type(module), *_SCRIPTED, *dynamo.module_classes()])
+            if self._compiler is None and not dynamo.module_classes():
+                self._compiler = AfterImport([dynamo.MODULES], lambda _: self._time(dynamo.module_classes()))
             if not self._next_search_ns:
                 self._next_search_ns = perf_counter_ns() + FIRST_SEARCH_NS
 

@@ -182,13 +182,15 @@ class Inference:
             return None  # DataParallel calls them in threads of its own, each for a part of one batch
         here, r = self._here, self.recorder
         here.inside = True
-        self._forwards.note_call()
+        is_part = self._forwards.note_call()
         if self._records == "generate":
             r.saw_work()
             return self._ends
-        goes_on = self._sequences.go_on(module, args, kwargs)
+        if is_part:
+            self._sequences = Sequences()  # the next ones are of another module
+        goes_on = not is_part and self._sequences.go_on(module, args, kwargs)
         with self._beginning:
-            if (not self._records and not self._shows()) or not self._is_free(goes_on):
+            if is_part or (not self._records and not self._shows()) or not self._is_free(goes_on):
                 return self._ends
             if self._records == "forwards" and not goes_on and self._sequences.decode and r.tracks is None:
                 self._attach("tokens")  # too slow a model to show it within a second
@@ -203,6 +205,8 @@ class Inference:
 
     def _ends(self) -> None:
         self._here.inside = False
+        if not self._records:
+            self.recorder.forget_pending()  # else the first step would have the data of all passes before it
 
     def _forward_ends(self) -> None:
         here = self._here

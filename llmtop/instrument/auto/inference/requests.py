@@ -130,7 +130,8 @@ class Request:
 def keep_input(recorder: Recorder, step: OpenStep, tokens: int) -> None:
     """Store the number of prompt tokens of an open step, by its start, as rows of the ring are."""
     inputs = recorder.tokens_in
-    begun = recorder.begun if recorder.tracks is None else getattr(step.track, "begun", None)
+    # A step that began before steps could overlap has no track.
+    begun = recorder.begun if recorder.tracks is None else getattr(getattr(step, "track", None), "begun", None)
     if begun is not None:
         inputs[begun] = tokens
         if len(inputs) > SIZE:

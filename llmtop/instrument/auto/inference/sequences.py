@@ -40,17 +40,21 @@ class Sequences:
         """Take a forward pass in; returns whether it goes on with the sequences of the one before."""
         self.shape = token_shape(args, kwargs)
         batch, length = self.shape or (0, 0)
-        on = bool(batch) and (id(module), batch) == (self._module, self._batch) and self._follows(length)
+        on = bool(batch) and id(module) == self._module and self._follows(batch, length)
         grew = on and length == self._length + 1
         self._grown = self._grown + grew if on and length >= self._length else 0
         self._module, self._batch, self._length, self._on = id(module), batch, length, on
         self._went_on += on
-        self._began += not on
+        self._began += not on and length != 1  # one token may be of sequences whose prompt was not seen
         return on
 
-    def _follows(self, length: int) -> bool:
+    def _follows(self, batch: int, length: int) -> bool:
+        if length == 1 and self._length > 1:
+            return batch % self._batch == 0  # a search goes on with several sequences for each prompt
+        if batch != self._batch:
+            return False
         if length == 1:
-            return self._on or self._length > 1
+            return self._on
         return length == self._length + 1 or (length == self._length and self._grown >= _GROWN)
 
 

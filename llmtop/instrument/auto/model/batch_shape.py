@@ -22,6 +22,8 @@ _modes = getattr(torch._C, "_len_torch_function_stack", _unknown)
 
 
 _LEVELS = 4
+_NAMES = ("inputs_embeds", "pixel_values", "input_values", "input_features")
+"""Names that models of transformers give to a batch, in place of `input_ids`."""
 
 
 def first_dimension(batch: Any) -> int:
@@ -52,15 +54,17 @@ def count_tokens(
     Args:
         step: open; its `tokens` grow, and stay None where nothing is known.
         args: positional arguments of the module's call; the batch is the first of them.
-        kwargs: its named arguments; without positional ones the batch is `input_ids` or `inputs_embeds`.
+        kwargs: its named arguments; without positional ones the batch is `input_ids`, else the first of `_NAMES`.
         wants_size: whether the result is used; to ask a tensor for its shape takes half a microsecond.
 
     Returns:
         Size of the batch's first dimension; 0 without one, and where it is not wanted. It is the number of samples
         only where the model takes the batch first.
     """
-    batch = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
     named = not args
+    batch: Any = args[0] if args else kwargs.get("input_ids")
+    if batch is None and named:
+        batch = next((one for name in _NAMES if (one := kwargs.get(name)) is not None), None)
     if type(batch) is _Tensor and not _modes():
         integers = batch.dtype in _TOKEN_TYPES
         if not integers and not wants_size:
