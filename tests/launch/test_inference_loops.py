@@ -491,6 +491,48 @@ with torch.no_grad():
         assert step.phases["forward"][1] >= 0.02
 
 
+MADE = {
+    "traced": "made = torch.jit.trace(net.eval(), torch.ones(4, 16))",
+    "scripted": "made = torch.jit.script(net.eval())",
+    "compiled": "made = torch.compile(net.eval(), backend='eager')",
+}
+
+
+@pytest.mark.slow("each imports torch; the classes of such modules alone differ")
+@pytest.mark.parametrize("how", MADE)
+def test_a_module_that_is_made_of_another_within_no_grad_is_seen(how: str, tmp_path: Path) -> None:
+    source = f"""
+with torch.no_grad():
+    {MADE[how]}
+    made(torch.randn(4, 16))
+    end = now() + 2.5
+    while more():
+        made(torch.randn(4, 16))
+        time.sleep(0.005)
+"""
+    found = train(tmp_path / "made.py", LASTS + source)
+    assert (found["inference"], found["blind"]) == (True, {})
+    assert len(found["steps"]) >= 12
+    assert {step.samples for step in found["steps"]} == {4}
+
+
+def test_the_first_step_has_no_data_of_the_passes_before_it(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+from torch.utils.data import DataLoader, TensorDataset
+net.eval()
+loader = DataLoader(TensorDataset(torch.randn(100_000, 16)), batch_size=4)
+with torch.no_grad():
+    for (batch,) in loader:
+        if not more():
+            break
+        net(batch)
+        time.sleep(0.01)
+"""
+    found = zygote.train(tmp_path / "loader.py", LASTS + source)
+    assert len(found["steps"]) >= 10
+    assert {step.count("dataload") for step in found["steps"]} == {1}
+
+
 @pytest.mark.slow("test_an_evaluation_that_is_a_program_waits_for_its_batches finds the same fault")
 def test_a_trainer_that_only_evaluates_is_no_training(tmp_path: Path) -> None:
     needs("transformers")

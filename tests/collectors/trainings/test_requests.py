@@ -98,6 +98,15 @@ def test_forward_passes_before_a_loop_showed_that_it_decodes_are_no_requests(tog
     assert (figures["window_steps"], figures["step_seconds_p50"]) == (5, 0.25)
 
 
+def test_a_rate_of_requests_has_no_part_of_a_forward_pass() -> None:
+    """The first request begins one pass after the last pass that counted as a step: that is no interval of one."""
+    tokens = [wire.StepDone(index, 14 * index * MS + 1, 14 * MS, 14 * MS) for index in range(60)]
+    requests = [replace(answered(60 + index), interval_ns=(400 if index else 14) * MS) for index in range(4)]
+    figures = fed([*tokens, *requests], wire.Hello(kind="request", inference=True, kind_since=60)).figures()
+    assert figures["steps_per_s"] == pytest.approx(1 / 0.4)
+    assert figures["tokens_out_per_s"] == pytest.approx(42 / 0.4)
+
+
 def test_until_the_first_request_ends_there_is_no_figure_of_requests() -> None:
     """An answer may take seconds; what is known until then are the forward passes of its first tokens."""
     tokens = [wire.StepDone(index, 14 * index * MS + 1, 14 * MS, 14 * MS) for index in range(60)]

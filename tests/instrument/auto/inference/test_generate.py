@@ -215,6 +215,7 @@ for thread in threads:
         reason: count for reason, count in found["left_out"].items() if reason != "phases of other threads"
     }
     assert left_out == {"requests that were under way when others came beside them": 1}
+    assert not found["blind"]
     assert len(found["steps"]) == 7
     assert all((one.samples, one.tokens, one.tokens_in) == (2, 12, 48) for one in found["steps"])
     assert all(set(one.phases) == {"prefill", "decode"} for one in found["steps"])
