@@ -148,7 +148,7 @@ class SessionPause:
             only_gpu: leave out those that use no GPU.
         """
         self._resumed: list[list[tuple[_SessionProcess, str]]] = []
-        """By call of `resume`, the processes and their requests."""
+        """Processes and their requests, for each call of `resume`."""
         self._members = _members(frozenset(session_ids), only_gpu)
 
     def __len__(self) -> int:

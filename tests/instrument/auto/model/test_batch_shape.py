@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
-from llmtop.instrument.auto.model.batch_shape import count_tokens
 from llmtop.instrument.record.recorder import Step
 
 pytestmark = pytest.mark.torch
+IDS = (4, 16)
+
+
+def counted(**shapes: tuple[int, ...] | None) -> tuple[int, float | None]:
+    """Return samples and tokens of a call with tensors of these shapes under these names."""
+    import torch
+
+    from llmtop.instrument.auto.model.batch_shape import count_tokens
+
+    kinds = {"input_ids": torch.long}
+    given = {
+        name: None if shape is None else torch.zeros(shape, dtype=kinds.get(name))
+        for name, shape in shapes.items()
+    }
+    step = Step()
+    return count_tokens(step, (), given), step.tokens
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "samples", "tokens"),
+    ("name", "shape", "samples", "tokens"),
     [
-        ("input_ids", torch.zeros(4, 16, dtype=torch.long), 4, 64),
-        ("inputs_embeds", torch.zeros(4, 16, 8), 4, None),
-        ("pixel_values", torch.zeros(4, 3, 8, 8), 4, None),
-        ("input_values", torch.zeros(4, 1600), 4, None),
-        ("input_features", torch.zeros(4, 80, 30), 4, None),
-        ("unknown", torch.zeros(4, 16), 0, None),
+        ("input_ids", IDS, 4, 64),
+        ("inputs_embeds", (4, 16, 8), 4, None),
+        ("pixel_values", (4, 3, 8, 8), 4, None),
+        ("input_values", (4, 1600), 4, None),
+        ("input_features", (4, 80, 30), 4, None),
+        ("unknown", (4, 16), 0, None),
     ],
 )
 def test_a_batch_is_found_by_the_names_of_transformers(
-    name: str, batch: torch.Tensor, samples: int, tokens: int | None
+    name: str, shape: tuple[int, ...], samples: int, tokens: int | None
 ) -> None:
-    step = Step()
-    assert count_tokens(step, (), {"attention_mask": torch.ones(9, 16), name: batch}) == samples
-    assert step.tokens == tokens
+    assert counted(attention_mask=(9, 16), **{name: shape}) == (samples, tokens)
 
 
 def test_text_comes_before_its_images() -> None:
-    step = Step()
-    given = {"pixel_values": torch.zeros(2, 3, 8, 8), "input_ids": torch.zeros(4, 16, dtype=torch.long)}
-    assert (count_tokens(step, (), given), step.tokens) == (4, 64)
-    assert count_tokens(Step(), (), {"input_ids": None, "inputs_embeds": torch.zeros(4, 16, 8)}) == 4
+    assert counted(pixel_values=(2, 3, 8, 8), input_ids=IDS) == (4, 64)
+    assert counted(input_ids=None, inputs_embeds=(4, 16, 8)) == (4, None)
