@@ -133,12 +133,12 @@ class RankStats:
         same_work = last is not None and (last.tokens, last.samples) == (done.tokens, done.samples)
         work = last if last is not None and same_work else done
         # The first of a kind began at no fixed time after the last of the other kind.
-        has_interval = done.interval_ns is not None and ordinal != self.hello.kind_since
+        interval_ns = None if ordinal == self.hello.kind_since else done.interval_ns
         return Step(
             index=done.index,
             started_at=done.started_unix_ns / 1e9,
             seconds=done.host_ns / 1e9,
-            interval_seconds=done.interval_ns / 1e9 if has_interval and done.interval_ns is not None else None,
+            interval_seconds=None if interval_ns is None else interval_ns / 1e9,
             tokens=work.tokens,
             samples=work.samples,
             phases=tuple(

@@ -50,7 +50,9 @@ class Sequences:
 
     def _follows(self, batch: int, length: int) -> bool:
         if length == 1 and self._length > 1:
-            return batch % self._batch == 0  # a search goes on with several sequences for each prompt
+            return (
+                self._batch > 0 and batch % self._batch == 0
+            )  # a search goes on with several sequences for each prompt
         if batch != self._batch:
             return False
         if length == 1:

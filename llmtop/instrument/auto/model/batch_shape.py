@@ -22,7 +22,7 @@ _modes = getattr(torch._C, "_len_torch_function_stack", _unknown)
 
 
 _LEVELS = 4
-_NAMES = ("inputs_embeds", "pixel_values", "input_values", "input_features")
+_BATCH_NAMES = ("inputs_embeds", "pixel_values", "input_values", "input_features")
 """Names that models of transformers give to a batch, in place of `input_ids`."""
 
 
@@ -54,7 +54,7 @@ def count_tokens(
     Args:
         step: open; its `tokens` grow, and stay None where nothing is known.
         args: positional arguments of the module's call; the batch is the first of them.
-        kwargs: its named arguments; without positional ones the batch is `input_ids`, else the first of `_NAMES`.
+        kwargs: its named arguments; without positional ones the batch is `input_ids`, or one of `_BATCH_NAMES`.
         wants_size: whether the result is used; to ask a tensor for its shape takes half a microsecond.
 
     Returns:
@@ -64,7 +64,7 @@ def count_tokens(
     named = not args
     batch: Any = args[0] if args else kwargs.get("input_ids")
     if batch is None and named:
-        batch = next((one for name in _NAMES if (one := kwargs.get(name)) is not None), None)
+        batch = next((one for name in _BATCH_NAMES if (one := kwargs.get(name)) is not None), None)
     if type(batch) is _Tensor and not _modes():
         integers = batch.dtype in _TOKEN_TYPES
         if not integers and not wants_size:
