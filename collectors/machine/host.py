@@ -20,8 +20,8 @@ from llmtop.model.snapshot import Host
 from llmtop.system import procfs
 from llmtop.system.cgroups import read_limits
 
-SHORTEST_SECONDS = 0.5
-"""CPU shares over less are noise: the kernel counts in ticks of 10 ms."""
+SHORTEST_SECONDS = 1.0
+"""Shortest poll interval: the kernel counts in ticks of 10 ms, and a reading takes 0.4 to 1 ms."""
 _SECTOR_BYTES = 512
 """Unit of /proc/diskstats, whatever the disk's own."""
 STALE_SECONDS = 3.0

@@ -39,11 +39,12 @@ class GpuWaits:
         judged, waited = 0, dict[str, int]()
         while self._messages and self._messages[0][0] < since - WINDOW_SECONDS:
             self._messages.popleft()  # no window reaches back so far
-        for received_at, ns, calls in self._messages:
-            if received_at >= since:
-                judged += ns
-                for what, spent in calls.items():
-                    waited[what] = waited.get(what, 0) + spent
+        for received_at, ns, calls in reversed(self._messages):
+            if received_at < since:
+                break
+            judged += ns
+            for what, spent in calls.items():
+                waited[what] = waited.get(what, 0) + spent
         if judged < LEAST_SECONDS * 1e9:
             return {}
         largest = sorted(filter(None, waited), key=lambda what: -waited[what])[:MOST_CALLS]

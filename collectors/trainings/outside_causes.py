@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter, deque
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from collectors.trainings.gpu_waits import MOST_MESSAGES
 from llmtop.model.snapshot import Cause
@@ -60,12 +60,52 @@ class _Found(NamedTuple):
     """Time of activities without a line, from before the place of the phase before was known, by that phase."""
 
 
+class _Sums:
+    """Sums over kept messages, in ns: of eight ranks some 500 are kept, and eight come and go in a second."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.spent: Counter[str] = Counter()
+        """By activity."""
+        self.kept: dict[str, Counter[str]] = {}
+        """By phase, of the places that kept Python's lock after it."""
+        self.placed: dict[str, Counter[str]] = {}
+        """Likewise of those that had given it up since."""
+        self.early: Counter[str] = Counter()
+        """By phase, the time without a line from before the place of that phase was known."""
+
+    def add(self, message: _Found, sign: Literal[1, -1]) -> None:
+        """Add a message, or take one away again."""
+        self.samples += sign * message.samples
+        for what, ns in message.found:
+            _add(self.spent, what, sign * ns)
+        for what, phase, ns in message.kept_after:
+            _add(self.kept.setdefault(phase, Counter()), _place(what), sign * ns)
+        for what, phase, ns in message.placed_after:
+            _add(self.placed.setdefault(phase, Counter()), _place(what), sign * ns)
+        for phase, ns in message.early:
+            _add(self.early, phase, sign * ns)
+
+
+def _add(counter: Counter[str], key: str, ns: int) -> None:
+    """Add to a counter, which keeps no zeros: a long training has lines without end."""
+    value = counter[key] + ns
+    if value:
+        counter[key] = value
+    else:
+        del counter[key]
+
+
 class OutsideCauses:
     """Keeps the causes of the last messages, and for how long each was seen."""
 
     def __init__(self) -> None:
-        self._sampled: deque[_SampledSteps] = deque(maxlen=MOST_MESSAGES)
-        self._messages: deque[_Found] = deque(maxlen=MOST_MESSAGES)
+        self._sampled: deque[_SampledSteps] = deque()
+        self._sampled_number = self._queued_ns = self._ran_inside_ns = 0
+        """Sums over these."""
+        self._messages: deque[_Found] = deque()
+        self._sums = _Sums()
+        """Of these."""
         self._open: deque[_Found] = deque(maxlen=MOST_MESSAGES)
         """Messages since the last step ended: the line of a hang is no part of the steps before it."""
 
@@ -81,11 +121,32 @@ class OutsideCauses:
             queued = sum([one.queued_ns for one in message.sampled])
             ran = sum([one.ran_inside_ns for one in message.sampled])
             self._sampled.append(_SampledSteps(now, message.sampled, queued, ran))
+            self._sampled_number += len(message.sampled)
+            self._queued_ns += queued
+            self._ran_inside_ns += ran
+            self._drop_sampled(-math.inf)
 
     def step_ended(self) -> None:
         """Assign what was reported since the last step to the step that is known now."""
-        self._messages.extend(self._open)
+        for message in self._open:
+            self._messages.append(message)
+            self._sums.add(message, 1)
         self._open.clear()
+        self._drop_messages(-math.inf)
+
+    def _drop_messages(self, since: float) -> None:
+        """Drop what came before an instant, in monotonic seconds, and what is too much: a window only moves on."""
+        messages = self._messages
+        while messages and (messages[0].received_at < since or len(messages) > MOST_MESSAGES):
+            self._sums.add(messages.popleft(), -1)
+
+    def _drop_sampled(self, since: float) -> None:
+        messages = self._sampled
+        while messages and (messages[0].received_at < since or len(messages) > MOST_MESSAGES):
+            oldest = messages.popleft()
+            self._sampled_number -= len(oldest.steps)
+            self._queued_ns -= oldest.queued_ns
+            self._ran_inside_ns -= oldest.ran_inside_ns
 
     def work_pct(self, window_seconds: float | None, overhead_seconds: float | None) -> float | None:
         """Return the share of a step in no phase in percent, without waits for a CPU; None where there are few.
@@ -95,16 +156,14 @@ class OutsideCauses:
             overhead_seconds: llmtop's own work per step, which lies between phases; None where unknown.
         """
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
-        _drop_before(since, self._sampled)
-        messages = self._sampled
-        number = sum([len(one.steps) for one in messages])
+        self._drop_sampled(since)
+        number = self._sampled_number
         if number < LEAST_SAMPLED:
             return None
-        queued = sum([one.queued_ns for one in messages]) / number
-        ran = sum([one.ran_inside_ns for one in messages]) / number
+        queued, ran = self._queued_ns / number, self._ran_inside_ns / number
         if queued < LEAST_QUEUED * (queued + ran):  # the usual case, where what else is in the sum changes nothing
             return None
-        lately = [step for one in messages for step in one.steps]
+        lately = [step for one in self._sampled for step in one.steps]
         # Python's lock is free when the thread that had it gets a CPU: such sleeps are long, and in few steps.
         outside = sum([one.ran_outside_ns for one in lately]) / number
         outside += median([one.slept_outside_ns for one in lately])
@@ -124,31 +183,17 @@ class OutsideCauses:
         if not outside_seconds:
             return ()
         since = time.monotonic() - max(CAUSES_SECONDS, window_seconds or 0.0)
-        spent: dict[str, int] = {}
+        self._drop_messages(since)
+        sums, samples = self._sums, self._sums.samples
         seen: dict[str, Counter[str]] = {}
-        kept: dict[str, Counter[str]] = {}
-        placed: dict[str, Counter[str]] = {}
-        early: Counter[str] = Counter()
-        samples = 0
-        _drop_before(since, self._messages)
-        for message in self._messages:
-            samples += message.samples
-            for what, ns in message.found:
-                spent[what] = spent.get(what, 0) + ns
-            for what, phase, ns in message.kept_after:
-                kept.setdefault(phase, Counter())[_place(what)] += ns
-            for what, phase, ns in message.placed_after:
-                placed.setdefault(phase, Counter())[_place(what)] += ns
-            for phase, ns in message.early:
-                early[phase] += ns
-        for what, ns in spent.items():
+        for what, ns in sums.spent.items():
             seen.setdefault(_place(what), Counter())[what] = ns
         total = sum(words.total() for words in seen.values())
         least_ns = LEAST_KEPT * total / samples if samples else math.inf
         tail_ns = SWITCH_SECONDS * total / outside_seconds
         times: dict[str, float] = {place: words.total() for place, words in seen.items()}
-        _place_early(times, placed, early, least_ns)
-        times = _with_unseen(times, kept, least_ns, tail_ns)
+        _place_early(times, sums.placed, sums.early, least_ns)
+        times = _with_unseen(times, sums.kept, least_ns, tail_ns)
         largest = sorted(filter(None, times), key=lambda place: -times[place])[:MOST_CAUSES]
         return tuple(
             Cause(
@@ -158,12 +203,6 @@ class OutsideCauses:
             )
             for place in largest
         )
-
-
-def _drop_before(since: float, messages: deque[_Found] | deque[_SampledSteps]) -> None:
-    """Drop what came before an instant, in monotonic seconds: the window that is asked for only moves on."""
-    while messages and messages[0].received_at < since:
-        messages.popleft()
 
 
 def _place_early(

@@ -6,16 +6,18 @@ import gc
 import re
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 
 import pytest
 
 from collectors.trainings.bounds import MAX_CAUSES, MAX_WORDS, Bounds
-from collectors.trainings.outside_causes import MOST_CAUSES, OutsideCauses
+from collectors.trainings.gpu_waits import MOST_MESSAGES
+from collectors.trainings.outside_causes import CAUSES_SECONDS, MOST_CAUSES, OutsideCauses
 from llmtop.instrument.serve.stacks.stack_words import MAX_FRAMES, StackDescriber
 from llmtop.protocol import wire
-from llmtop.protocol.training_facts import SampledStep
+from llmtop.protocol.training_facts import CODE_AFTER, SampledStep
 from tests.support.trainings import Heard, Training, connect
 
 LOOP = """
@@ -312,6 +314,40 @@ def _work_pct(*steps: SampledStep, overhead: float | None = None) -> float | Non
     assert isinstance(taken, wire.Outside)
     causes.add(taken)
     return causes.work_pct(15.0, overhead)
+
+
+def test_what_was_before_the_window_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    unseen, moved_on, late_alone = f"{CODE_AFTER}forward", OutsideCauses(), OutsideCauses()
+    moved_on.add(
+        wire.Outside(
+            found={"a.py:1 f": 10**9, "b.py:2 g": 10**9, unseen: 10**9},
+            samples=9,
+            kept_after={"a.py:1 f": "forward"},
+            placed_after={"b.py:2 g": "forward"},
+            early={"forward": 10**8},
+            sampled=[SampledStep(10**6, 0, 0, 0, 10**9)] * 10,
+        )
+    )
+    moved_on.step_ended()
+    now[0] += CAUSES_SECONDS + 1
+    for causes in (moved_on, late_alone):
+        found = {"b.py:2 g": 10**8, unseen: 3 * 10**8}
+        causes.add(wire.Outside(found=found, samples=7, early={"forward": 10**8}, sampled=[_busy()] * 5))
+        causes.step_ended()
+    assert moved_on.figures(0.1, 15.0) == late_alone.figures(0.1, 15.0)
+    assert [one.what for one in late_alone.figures(0.1, 15.0)] == ["code after the phase forward", "b.py:2 g"]
+    assert moved_on.work_pct(15.0, None) == late_alone.work_pct(15.0, None) == 10.0
+
+
+def test_no_more_messages_are_kept_than_fit() -> None:
+    causes = OutsideCauses()
+    for _ in range(MOST_MESSAGES + 100):
+        causes.add(wire.Outside(found={"a.py:1 f": 10**6}, samples=1))
+        causes.step_ended()
+    (only,) = causes.figures(0.1, 1e9)
+    assert only.samples == MOST_MESSAGES
 
 
 def test_the_share_of_the_work_outside_has_no_waits_for_a_cpu() -> None:
