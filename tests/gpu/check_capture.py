@@ -204,6 +204,7 @@ def _round(took: float, facts: dict[str, Any]) -> dict[str, Any]:
         "window_s": round(capture["window_seconds"], 3),
         "steps": report["steps"]["count"],
         "are_all_counted": _are_all_counted(report["steps"]["count"], report["steps"]),
+        "left_out": report["steps"]["left_out"],
         "recorded_steps": capture["steps"],
         "kernels": sum(device["kernels"] for device in report["devices"]),
         "devices": len(report["devices"]),
