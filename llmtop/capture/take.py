@@ -19,7 +19,7 @@ from llmtop.capture import engines
 from llmtop.capture.base import folder as folders
 from llmtop.capture.base.engine import Engine
 from llmtop.capture.base.folder import Info
-from llmtop.capture.base.job import Cancelled, CaptureJob, OnProgress, Plan, Recorded
+from llmtop.capture.base.job import Cancelled, CaptureJob, OnProgress, Plan, Progress, Recorded
 from llmtop.capture.base.lock import CaptureLock, Holder
 from llmtop.capture.base.step_listener import StepListener
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
@@ -31,10 +31,13 @@ from llmtop.trace.files.file_kind import TRACES
 if TYPE_CHECKING:
     from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
     from llmtop.document.model import Document
+    from llmtop.environment.model import CommandEnvironment
 
 TakeSnapshot = Callable[[], Snapshot | None]
 LONGER_AFTER = 1.1
 """Steps vary by less from one second to the next."""
+_ENVIRONMENT_SECONDS = 60.0
+"""Longest wait for the environment: its programs have limits of their own (`environment.programs`)."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +128,20 @@ def take(
         del locks
         watch = StepListener([(target.pid, target.socket) for target in plan.step_sources if target.socket])
         stack.callback(watch.close)
-        job = CaptureJob(plan, path, watch, on_progress, cancelled)
+        environment = _BackgroundEnvironment(plan)
+
+        def report_progress(progress: Progress) -> None:
+            if progress.stage in ("stop", "export"):
+                environment.start()
+            on_progress(progress)
+
+        job = CaptureJob(plan, path, watch, report_progress, cancelled)
         info = _begin(job, snapshot)
         git = _BackgroundGitState(lambda: folders.git_state(plan.first.pid))
         try:
             recorded = engine.record(job)
             info.git = git.result()
-            return _finish(job, engine, info, recorded, snapshot)
+            return _finish(job, engine, info, recorded, snapshot, environment=environment)
         except Cancelled:
             folders.discard(path)
             raise
@@ -154,6 +164,40 @@ class _BackgroundGitState:
 
     def result(self) -> folders.Git | None:
         self._thread.join(timeout=5.0)
+        return self._found
+
+
+class _BackgroundEnvironment:
+    """Environment of the first process, collected while the tool writes its file: it takes 0.3 s, most of it a
+    Python that lists its packages."""
+
+    def __init__(self, plan: Plan) -> None:
+        # One of ranks on several nodes may have none of them here.
+        self._pid = plan.targets[0].pid if plan.targets else None
+        self.error: Exception | None = None
+        """Why it could not be collected."""
+        self._found: CommandEnvironment | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, once the window is over; does nothing where it has begun."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="llmtop-environment", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        from llmtop.environment import collect
+
+        try:
+            self._found = None if self._pid is None else collect.process_environment(self._pid)
+        except Exception as error:  # noqa: BLE001  a capture without environment.json is still one
+            self.error = error
+
+    def found(self) -> CommandEnvironment | None:
+        """Return it, begun now if it was not; None where the process has gone or cannot be seen."""
+        self.start()
+        if self._thread is not None:
+            self._thread.join(_ENVIRONMENT_SECONDS)
         return self._found
 
 
@@ -202,7 +246,15 @@ def _begin(job: CaptureJob, snapshot: TakeSnapshot) -> Info:
     return info
 
 
-def _finish(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, snapshot: TakeSnapshot) -> Result:
+def _finish(
+    job: CaptureJob,
+    engine: Engine,
+    info: Info,
+    recorded: Recorded,
+    snapshot: TakeSnapshot,
+    *,
+    environment: _BackgroundEnvironment,
+) -> Result:
     job.stage("analyse", "reading the trace")
     info.tool, info.notes = recorded.tool, list(recorded.notes)
     if recorded.ranks is not None:
@@ -218,7 +270,7 @@ def _finish(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, sna
     info.gpus_after = list(after.gpus) if after else None
     _describe_after(job, info)
     _note_longer_steps(info)
-    _write_environment(job, info)
+    _write_environment(job, info, environment)
     job.end_stage()
     info.stage_seconds = {name: round(seconds, 3) for name, seconds in job.stage_seconds.items()}
     info.state, info.finished_at = "done", time.time()
@@ -365,16 +417,13 @@ def written_report(
     return report
 
 
-def _write_environment(job: CaptureJob, info: Info) -> None:
-    """Write environment.json: what the first of the processes runs in. A capture without it is still one.
-
-    One of ranks on several nodes may have none of them here.
-    """
+def _write_environment(job: CaptureJob, info: Info, environment: _BackgroundEnvironment) -> None:
+    """Write environment.json: what the first of the processes runs in. A capture without it is still one."""
     from llmtop.environment import collect
 
-    if not job.plan.targets:
-        return
-    found = collect.process_environment(job.plan.targets[0].pid)
+    found, error = environment.found(), environment.error
+    if error is not None:
+        info.notes.append(f"environment.json is missing: a fault in llmtop itself ({error!r})")
     if found is None:
         return
     try:
