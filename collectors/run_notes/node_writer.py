@@ -38,7 +38,7 @@ class NodeWriter:
     """Writes the node's file of each run. `put` and `close` are the monitor's, all else is its own thread's."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[SeenSnapshot | None] = queue.Queue(PENDING)
+        self._waiting: queue.SimpleQueue[SeenSnapshot | None] = queue.SimpleQueue()
         self._left_out = 0
         self.trouble = ""
         """Why something is not written, as a sentence; "" while all is."""
@@ -56,21 +56,25 @@ class NodeWriter:
         return self._lock is not None
 
     def put(self, snapshot: Snapshot, ranks: tuple[Rank, ...]) -> None:
-        """Hand over what a snapshot shows of some trainings; never waits."""
+        """Hand over what a snapshot shows of some trainings; never waits.
+
+        A process without the turn hands over what its thread needs to try for it, as a wake of a thread costs more
+        than the rest of this.
+        """
         mono = time.monotonic() if snapshot.monotonic is None else snapshot.monotonic
-        try:
-            self._waiting.put_nowait(SeenSnapshot(snapshot.time, mono, snapshot.gpus, ranks, snapshot.alerts))
-        except queue.Full:
+        if self._lock is None and mono < self._turn_at:
+            return
+        if self._waiting.qsize() >= PENDING:
             self._left_out += 1
             self.trouble = f"{self._left_out} snapshots are in no run: the disk of the runs does not answer"
+            return
+        self._waiting.put(SeenSnapshot(snapshot.time, mono, snapshot.gpus, ranks, snapshot.alerts))
 
     def close(self) -> None:
         """Write the last minute and release the turn; waits a moment for it."""
-        try:
-            self._waiting.put_nowait(None)
-        except queue.Full:
-            return  # the disk hangs, and the thread with it
-        self._thread.join(EXIT_SECONDS)
+        if self._waiting.qsize() < PENDING:  # else the disk hangs, and the thread with it
+            self._waiting.put(None)
+            self._thread.join(EXIT_SECONDS)
 
     def _run(self) -> None:
         last: SeenSnapshot | None = None

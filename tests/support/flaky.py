@@ -19,6 +19,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -27,7 +28,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -294,8 +295,8 @@ def run(unit: Unit, ground: Ground, workers: int, seconds: float) -> dict[str, d
             environment |= {"HOME": str(temporary), "USER": USER_NAME, "LOGNAME": USER_NAME}
         environment |= {name: value.format(**places) for name, value in condition.environment}
         environment["PYTHONPATH"] = str(checkout)
-        stack.enter_context(_busy(condition.busy))
         command = [
+            *_beside(condition.busy),
             *(ground.opened_interpreter() if condition.own_checkout else ()),
             *(_filled(word, places) for word in condition.prefix),
             *(sys.executable, "-m", "pytest", "-q", "-c", "pyproject.toml", "-p", "no:cacheprovider"),
@@ -343,15 +344,14 @@ def _outcomes(
     return known
 
 
-@contextmanager
-def _busy(loops: int) -> Iterator[None]:
-    started = [subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True) for _ in range(loops)]
-    try:
-        yield
-    finally:
-        for process in started:
-            process.kill()
-            process.wait(KILLED_SECONDS)
+def _beside(loops: int) -> tuple[str, ...]:
+    """Return what begins a command beside so many busy loops.
+
+    They are in the session of the command, as in one terminal: the kernel gives each session the same share of the
+    CPUs (sched_autogroup_enabled), so eight loops with sessions of their own would leave a ninth for all tests.
+    """
+    loop = f"{shlex.quote(sys.executable)} -c {shlex.quote(BUSY)} > /dev/null 2>&1 &"
+    return _in_shell(f"for _ in {' '.join(map(str, range(loops)))}; do {loop} done") if loops else ()
 
 
 def table(conditions: list[Condition], state: State) -> str:

@@ -154,7 +154,7 @@ class Runs:
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
     """Keep cores busy: so many processes that compute and do nothing else."""
-    started = [subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True) for _ in range(loops)]
+    started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(loops)]
     try:
         yield
     finally:
