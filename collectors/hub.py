@@ -38,6 +38,10 @@ SAMPLING_DELAY_SECONDS = 0.2
 what they put together is of that instant and not of one interval before."""
 TIDY_SECONDS = 60.0
 """How often the heap is tidied; it takes some ms."""
+RANKS_SECONDS = 1.0
+"""How often a screen reads from the trainings at most, however often GPUs are sampled: each message costs a
+training a wake of the thread that sends it, and a screen that is drawn more often must not cost it more."""
+_JITTER_SECONDS = 0.05
 PATIENCE_SECONDS = 0.8
 """And wait for so long after that instant for a source that has not read yet. Nothing shown is a second old."""
 
@@ -67,6 +71,7 @@ def live_sources(
     on_every_node: bool = False,
     sample_loaders: bool = True,
     unattended: bool = False,
+    paces_trainings: bool = False,
     keep_runs: bool = False,
 ) -> Sources:
     """Return the sources of this machine: its GPUs, the host, the processes and the attached trainings.
@@ -79,6 +84,7 @@ def live_sources(
         engines: whether to find out what can capture each training.
         sample_loaders: whether trainings that wait for data are sampled, unless the configuration forbids it.
         unattended: there is no screen, so that trainings may send several steps at once.
+        paces_trainings: trainings are read once a second at most, as by a screen.
         keep_runs: whether GPU signals, alerts and captures are written beside the runs of trainings.
         on_every_node: whether the other nodes of the job run such a hub too, so that they query NCCL in turn.
     """
@@ -91,13 +97,13 @@ def live_sources(
     from collectors.machine.processes import ProcessSource
     from collectors.run_notes.stage import KeepRuns
     from collectors.trainings.all_users import AllUsersSource
-    from collectors.trainings.source import UNATTENDED_EVERY_MS, StepsSource, screen_every_ms
+    from collectors.trainings.source import EVERY_MS, UNATTENDED_EVERY_MS, StepsSource, held_ms
     from llmtop.rules.engine import Rules
 
     of_user = () if all_users else _of_user(sample_loaders=sample_loaders, on_every_node=on_every_node)
     gpu, rules = AllGpus(interval), Rules()
     lookup = GpuLookup(gpu.latest)
-    every_ms = UNATTENDED_EVERY_MS if unattended else screen_every_ms(interval)
+    every_ms = UNATTENDED_EVERY_MS if unattended else EVERY_MS if paces_trainings else held_ms(interval)
     ranks: RankSource = (
         AllUsersSource(lookup) if all_users else StepsSource(directory, lookup, engines=engines, every_ms=every_ms)
     )
@@ -138,6 +144,7 @@ def live_hub(
     selection: GpuSelection | None = None,
     stages: Sequence[Stage] = (),
     whole: bool = False,
+    paces_trainings: bool = False,
     make_sources: Callable[[float], Sources] = live_sources,
 ) -> Hub:
     """Return a hub over the sources of this machine; nothing is sampled before `Hub.start`.
@@ -147,10 +154,18 @@ def live_hub(
         selection: which GPUs to show; None: those of CUDA_VISIBLE_DEVICES, or all.
         stages: run on each snapshot after the rules, in this order.
         whole: wait with the first snapshot until rates are known; always so where there are stages.
+        paces_trainings: read from trainings once a second at most; snapshots in between repeat what they told.
         make_sources: called once with the interval, in the thread that starts the sources.
     """
     share_one_heap()
-    return Hub(make_sources, interval=interval, selection=selection, stages=stages, whole=whole)
+    return Hub(
+        make_sources,
+        interval=interval,
+        selection=selection,
+        stages=stages,
+        whole=whole,
+        paces_trainings=paces_trainings,
+    )
 
 
 class Hub:
@@ -169,6 +184,7 @@ class Hub:
         selection: GpuSelection | None = None,
         stages: Sequence[Stage] = (),
         whole: bool = False,
+        paces_trainings: bool = False,
     ) -> None:
         """Store how to make the sources; the thread that starts them makes them.
 
@@ -178,8 +194,10 @@ class Hub:
             selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
             stages: stages after the rules, in order.
             whole: wait with the first snapshot until rates are known, as always with further stages.
+            paces_trainings: as of `live_hub`.
         """
         self._whole = whole or bool(stages)
+        self._paces_trainings = paces_trainings
         self._sampled: dict[str, set[float | None]] = {}
         self._make_sources = make_sources
         self._stages = tuple(stages)
@@ -191,6 +209,10 @@ class Hub:
         self._sources: Sources | None = None
         self._kept: dict[tuple[str, int], tuple[Step, ...]] = {}
         """Steps that came until rates were known, by host and pid, those from before this monitor among them."""
+        self._ranks: RanksReading | None = None
+        """Last reading of the trainings without what is handed over once."""
+        self._ranks_read_at = 0.0
+        """Monotonic seconds."""
         self._thread = FeedThread("llmtop-hub")
 
     @property
@@ -263,13 +285,27 @@ class Hub:
         """
         sources = self._start_sources()
         reading, host = sources.gpu.latest(), sources.host.latest()
-        ranks, processes = sources.ranks.latest(), sources.processes.latest()
+        ranks = self._paced_ranks(sources.ranks) if is_paced and self._paces_trainings else sources.ranks.latest()
+        processes = sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
         kept = () if sources.keep_runs is None else (sources.keep_runs,)
         rules = (is_paced and sources.paced_rules) or sources.rules
         if with_earlier:
             rules = partial(self._judge_from_first_step, rules)
         return pipeline.run((*sources.before_rules, rules, *kept, *self._stages), snapshot)
+
+    def _paced_ranks(self, source: RankSource) -> RanksReading:
+        """Read from the trainings if the next snapshot came more than `RANKS_SECONDS` after the last reading."""
+        now = time.monotonic()
+        age = now - self._ranks_read_at
+        if self._ranks is not None and age + self._interval <= RANKS_SECONDS + _JITTER_SECONDS:
+            return self._ranks
+        reading = source.latest()
+        self._ranks_read_at, self._ranks = now, None
+        if self._interval < RANKS_SECONDS:
+            once = {"new_steps": (), "gpu_updates": (), "new_waits": (), "new_values": ()}
+            self._ranks = replace(reading, ranks=tuple(replace(rank, **once) for rank in reading.ranks))
+        return reading
 
     def _judge_from_first_step(self, rules: Stage, snapshot: Snapshot) -> Snapshot:
         """Return what the rules make of a snapshot once they have judged the steps from before this monitor."""

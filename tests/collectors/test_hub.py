@@ -641,3 +641,20 @@ class SentOnce(GivenRanks):
             replace(self.value, ranks=tuple(replace(one, new_steps=()) for one in self.value.ranks)),
         )
         return now
+
+
+@pytest.mark.parametrize(("interval", "reads"), [(2.0, 11), (0.7, 30), (0.6, 34), (0.5, 21), (0.4, 26), (0.1, 21)])
+def test_a_fast_screen_reads_from_trainings_once_a_second(
+    interval: float, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, machine = [100.0], Machine(interval, paces_trainings=True)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    got = []
+    for number in range(1 + round(20 / interval)):
+        made = (Step(index=number, started_at=float(number), seconds=0.1),)
+        machine.ranks.value = RanksReading(ranks=(rank(7, step=number, new_steps=made),))
+        got.append(machine.hub.poll(is_paced=True).ranks[0])
+        now[0] += interval
+    fresh = [(one.step, one.new_steps[0].index) for one in got if one.new_steps]
+    assert len(fresh) == len({step for step, index in fresh if step == index}) == reads
+    assert {one.pid for one in got} == {7}
