@@ -14,15 +14,13 @@ import psutil
 from collectors.base.periodic_thread import PeriodicThread
 from collectors.base.source import GpuUse
 from collectors.machine.containers import has_host_pids
-from collectors.machine.host import STALE_SECONDS
+from collectors.machine.host import SHORTEST_SECONDS, STALE_SECONDS
 from collectors.machine.proc_files import Stat, Status, read_stat, read_status
 from llmtop.model.snapshot import Process
 from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system import procfs
 from llmtop.system.wall_clock import WallClock
 
-SHORTEST_SECONDS = 1.0
-"""Shortest poll interval: reading a process takes 0.1 to 0.4 ms."""
 BUDGET = 0.02
 """Share of time spent on reading processes, without attached trainings. Of thousands each is read less often, and
 its rates are means over the time between."""

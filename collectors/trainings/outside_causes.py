@@ -66,13 +66,13 @@ class _Sums:
     def __init__(self) -> None:
         self.samples = 0
         self.spent: Counter[str] = Counter()
-        """By activity."""
+        """Time by activity."""
         self.kept: dict[str, Counter[str]] = {}
-        """By phase, of the places that kept Python's lock after it."""
+        """Time by phase, of the places that kept Python's lock after it."""
         self.placed: dict[str, Counter[str]] = {}
         """Likewise of those that had given it up since."""
         self.early: Counter[str] = Counter()
-        """By phase, the time without a line from before the place of that phase was known."""
+        """Time without a line from before the place of a phase was known, by phase."""
 
     def add(self, message: _Found, sign: Literal[1, -1]) -> None:
         """Add a message, or take one away again."""
@@ -105,7 +105,7 @@ class OutsideCauses:
         """Sums over these."""
         self._messages: deque[_Found] = deque()
         self._sums = _Sums()
-        """Of these."""
+        """Sums over these."""
         self._open: deque[_Found] = deque(maxlen=MOST_MESSAGES)
         """Messages since the last step ended: the line of a hang is no part of the steps before it."""
 

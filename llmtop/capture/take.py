@@ -193,7 +193,7 @@ class _BackgroundEnvironment:
         except Exception as error:  # noqa: BLE001  a capture without environment.json is still one
             self.error = error
 
-    def found(self) -> CommandEnvironment | None:
+    def value(self) -> CommandEnvironment | None:
         """Return it, begun now if it was not; None where the process has gone or cannot be seen."""
         self.start()
         if self._thread is not None:
@@ -421,7 +421,7 @@ def _write_environment(job: CaptureJob, info: Info, environment: _BackgroundEnvi
     """Write environment.json: what the first of the processes runs in. A capture without it is still one."""
     from llmtop.environment import collect
 
-    found, error = environment.found(), environment.error
+    found, error = environment.value(), environment.error
     if error is not None:
         info.notes.append(f"environment.json is missing: a fault in llmtop itself ({error!r})")
     if found is None:
