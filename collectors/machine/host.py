@@ -21,8 +21,8 @@ from llmtop.system import procfs
 from llmtop.system.cgroups import read_limits
 
 SHORTEST_SECONDS = 1.0
-"""Shortest poll interval of the host and of processes: the kernel counts CPU time in ticks of 10 ms. A reading of the
-host takes 0.4 to 1 ms, one of a process 0.1 to 0.4 ms."""
+"""Shortest poll interval of the host and of processes: the kernel counts CPU time in ticks of 10 ms. A reading of
+the host takes 0.4 to 1 ms, one of a process 0.1 to 0.4 ms."""
 _SECTOR_BYTES = 512
 """Unit of /proc/diskstats, whatever the disk's own."""
 STALE_SECONDS = 3.0
