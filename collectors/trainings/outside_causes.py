@@ -79,10 +79,12 @@ class _Sums:
         self.samples += sign * message.samples
         for what, ns in message.found:
             _add(self.spent, what, sign * ns)
-        for what, phase, ns in message.kept_after:
-            _add(self.kept.setdefault(phase, Counter()), _place(what), sign * ns)
-        for what, phase, ns in message.placed_after:
-            _add(self.placed.setdefault(phase, Counter()), _place(what), sign * ns)
+        for places, after in ((self.kept, message.kept_after), (self.placed, message.placed_after)):
+            for what, phase, ns in after:
+                of_phase = places.setdefault(phase, Counter())
+                _add(of_phase, _place(what), sign * ns)
+                if not of_phase:
+                    del places[phase]
         for phase, ns in message.early:
             _add(self.early, phase, sign * ns)
 
