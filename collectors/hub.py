@@ -58,6 +58,8 @@ class Sources(NamedTuple):
     """Stage that adds to a complete snapshot."""
     paced_rules: Stage | None = None
     """The same rules, for a stream of snapshots that may follow each other soon; None: `rules`."""
+    paces_trainings: bool = False
+    """True if a stream of snapshots reads from trainings once in `RANKS_SECONDS` at most."""
     keep_runs: KeepRuns | None = None
     """Writes into the runs of trainings what rules and sources found."""
 
@@ -84,7 +86,7 @@ def live_sources(
         engines: whether to find out what can capture each training.
         sample_loaders: whether trainings that wait for data are sampled, unless the configuration forbids it.
         unattended: there is no screen, so that trainings may send several steps at once.
-        paces_trainings: trainings are read once a second at most, as by a screen.
+        paces_trainings: as of `Sources`: for a screen, which then shows the last values until they are read again.
         keep_runs: whether GPU signals, alerts and captures are written beside the runs of trainings.
         on_every_node: whether the other nodes of the job run such a hub too, so that they query NCCL in turn.
     """
@@ -119,6 +121,7 @@ def live_sources(
             DcgmActivity(),
             *of_user,
         ),
+        paces_trainings=paces_trainings,
         keep_runs=KeepRuns() if keep_runs else None,
     )
 
@@ -144,7 +147,6 @@ def live_hub(
     selection: GpuSelection | None = None,
     stages: Sequence[Stage] = (),
     whole: bool = False,
-    paces_trainings: bool = False,
     make_sources: Callable[[float], Sources] = live_sources,
 ) -> Hub:
     """Return a hub over the sources of this machine; nothing is sampled before `Hub.start`.
@@ -154,18 +156,10 @@ def live_hub(
         selection: which GPUs to show; None: those of CUDA_VISIBLE_DEVICES, or all.
         stages: run on each snapshot after the rules, in this order.
         whole: wait with the first snapshot until rates are known; always so where there are stages.
-        paces_trainings: read from trainings once a second at most; snapshots in between repeat what they told.
         make_sources: called once with the interval, in the thread that starts the sources.
     """
     share_one_heap()
-    return Hub(
-        make_sources,
-        interval=interval,
-        selection=selection,
-        stages=stages,
-        whole=whole,
-        paces_trainings=paces_trainings,
-    )
+    return Hub(make_sources, interval=interval, selection=selection, stages=stages, whole=whole)
 
 
 class Hub:
@@ -184,7 +178,6 @@ class Hub:
         selection: GpuSelection | None = None,
         stages: Sequence[Stage] = (),
         whole: bool = False,
-        paces_trainings: bool = False,
     ) -> None:
         """Store how to make the sources; the thread that starts them makes them.
 
@@ -194,10 +187,8 @@ class Hub:
             selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
             stages: stages after the rules, in order.
             whole: wait with the first snapshot until rates are known, as always with further stages.
-            paces_trainings: as of `live_hub`.
         """
         self._whole = whole or bool(stages)
-        self._paces_trainings = paces_trainings
         self._sampled: dict[str, set[float | None]] = {}
         self._make_sources = make_sources
         self._stages = tuple(stages)
@@ -285,7 +276,9 @@ class Hub:
         """
         sources = self._start_sources()
         reading, host = sources.gpu.latest(), sources.host.latest()
-        ranks = self._paced_ranks(sources.ranks) if is_paced and self._paces_trainings else sources.ranks.latest()
+        ranks = (
+            self._paced_ranks(sources.ranks) if is_paced and sources.paces_trainings else sources.ranks.latest()
+        )
         processes = sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
         kept = () if sources.keep_runs is None else (sources.keep_runs,)

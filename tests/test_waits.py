@@ -54,7 +54,6 @@ ALLOWED = {
     ("llmtop/capture/kineto/spawn.py", "_spawn"): "its own fork, which forks once more and exits",
     ("llmtop/capture/perf/recording.py", "PerfRecording.read_counters"): LIMITED,
     ("llmtop/capture/perf/recording.py", "PerfRecording.read_stacks"): LIMITED,
-    ("llmtop/capture/take.py", "take"): "_BackgroundGitState.result, which has a limit of its own",
     ("llmtop/capture/torch_xla/ports.py", "_is_http2_greeting"): "a socket to which its caller gave a limit",
     ("llmtop/capture/torch_xla/trace_program.py", "main"): "the monitor's word; hanging up ends it too",
     ("llmtop/cli/live/alert_command.py", "AlertCommand._run"): MAIN_LOOP,

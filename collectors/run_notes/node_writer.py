@@ -58,8 +58,8 @@ class NodeWriter:
     def put(self, snapshot: Snapshot, ranks: tuple[Rank, ...]) -> None:
         """Hand over what a snapshot shows of some trainings; never waits.
 
-        A process without the turn hands over what its thread needs to try for it, as a wake of a thread costs more
-        than the rest of this.
+        While another process has the turn, nothing is handed over until it is time to try for it again: waking the
+        thread costs more than all else here.
         """
         mono = time.monotonic() if snapshot.monotonic is None else snapshot.monotonic
         if self._lock is None and mono < self._turn_at:

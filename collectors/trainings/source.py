@@ -27,10 +27,10 @@ from llmtop.model.snapshot import Rank
 from llmtop.protocol import client, socket_dir, wire
 
 EVERY_MS = 400
-"""How long a training may hold steps back for a screen, or another who reads once a second. Each message costs the
+"""How long a training may hold steps back for a screen, or another reader once a second. Each message costs the
 training a wake of the thread that sends it, half a millisecond where other programs have emptied the caches."""
 LEAST_EVERY_MS = 100
-"""The same for one that reads more often."""
+"""The same for a reader that comes more often."""
 UNATTENDED_EVERY_MS = 500
 """The same without a screen, where a snapshot is made every few seconds, as by the exporter."""
 _EVERY_SHARE = 0.5
@@ -61,7 +61,7 @@ _Opened = tuple[Path, "client.Connection | LlmtopError | client.ConnectionClosed
 
 
 def held_ms(interval: float) -> int:
-    """Return for how many ms a training may hold steps back for one that reads every `interval` seconds."""
+    """Return for how many ms a training may hold steps back for a reader that comes every `interval` seconds."""
     return round(min(max(_EVERY_SHARE * 1000 * interval, LEAST_EVERY_MS), EVERY_MS))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 TakeSnapshot = Callable[[], Snapshot | None]
 LONGER_AFTER = 1.1
 """Steps vary by less from one second to the next."""
-_ENVIRONMENT_SECONDS = 60.0
-"""Longest wait for the environment: its programs have limits of their own (`environment.programs`)."""
+_GIT_SECONDS, _ENVIRONMENT_SECONDS = 5.0, 60.0
+"""Longest waits for the state of git and for the environment, whose programs have limits of their own
+(`environment.programs`)."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -128,19 +130,21 @@ def take(
         del locks
         watch = StepListener([(target.pid, target.socket) for target in plan.step_sources if target.socket])
         stack.callback(watch.close)
-        environment = _BackgroundEnvironment(plan)
+        git = _InBackground("git", lambda: folders.git_state(plan.first.pid))
+        environment = _InBackground(file_names.ENVIRONMENT, lambda: _environment(plan))
 
         def report_progress(progress: Progress) -> None:
-            if progress.stage in ("stop", "export"):
+            if progress.stage in ("stop", "export"):  # the window is over
                 environment.start()
             on_progress(progress)
 
         job = CaptureJob(plan, path, watch, report_progress, cancelled)
         info = _begin(job, snapshot)
-        git = _BackgroundGitState(lambda: folders.git_state(plan.first.pid))
+        git.start()
         try:
             recorded = engine.record(job)
-            info.git = git.result()
+            info.git = git.value(_GIT_SECONDS)
+            recorded.notes += git.faults()
             return _finish(job, engine, info, recorded, snapshot, environment=environment)
         except Cancelled:
             folders.discard(path)
@@ -150,55 +154,55 @@ def take(
             raise
 
 
-class _BackgroundGitState:
-    """Facts on the git repository, collected while the window is open to delay neither its start nor the
-    report."""
+class _InBackground(Generic[T]):
+    """A value that a thread of its own finds, so that neither the window nor the report waits for it."""
 
-    def __init__(self, find: Callable[[], folders.Git | None]) -> None:
-        self._found: folders.Git | None = None
-        self._thread = threading.Thread(target=self._run, args=(find,), name="llmtop-git", daemon=True)
-        self._thread.start()
+    def __init__(self, name: str, find: Callable[[], T]) -> None:
+        """Prepare the thread.
 
-    def _run(self, find: Callable[[], folders.Git | None]) -> None:
-        self._found = find()
-
-    def result(self) -> folders.Git | None:
-        self._thread.join(timeout=5.0)
-        return self._found
-
-
-class _BackgroundEnvironment:
-    """Environment of the first process, collected while the tool writes its file: it takes 0.3 s, most of it a
-    Python that lists its packages."""
-
-    def __init__(self, plan: Plan) -> None:
-        # One of ranks on several nodes may have none of them here.
-        self._pid = plan.targets[0].pid if plan.targets else None
-        self.error: Exception | None = None
-        """Why it could not be collected."""
-        self._found: CommandEnvironment | None = None
+        Args:
+            name: of the value, for a sentence.
+            find: called once.
+        """
+        self._name, self._find = name, find
+        self._found: T | None = None
+        self._error: Exception | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, once the window is over; does nothing where it has begun."""
+        """Begin to find it; does nothing where that has begun."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="llmtop-environment", daemon=True)
+            self._thread = threading.Thread(target=self._run, name=f"llmtop-{self._name}", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
-        from llmtop.environment import collect
-
         try:
-            self._found = None if self._pid is None else collect.process_environment(self._pid)
-        except Exception as error:  # noqa: BLE001  a capture without environment.json is still one
-            self.error = error
+            self._found = self._find()
+        except Exception as error:  # noqa: BLE001  a capture without this value is still one
+            self._error = error
 
-    def value(self) -> CommandEnvironment | None:
-        """Return it, begun now if it was not; None where the process has gone or cannot be seen."""
+    def value(self, seconds: float) -> T | None:
+        """Return the value; None if it is not found within so many seconds."""
         self.start()
         if self._thread is not None:
-            self._thread.join(_ENVIRONMENT_SECONDS)
+            self._thread.join(seconds)
         return self._found
+
+    def faults(self) -> list[str]:
+        """Return why it is missing, in a sentence, where finding it failed."""
+        return (
+            [] if self._error is None else [f"{self._name} is missing: a fault in llmtop itself ({self._error!r})"]
+        )
+
+
+def _environment(plan: Plan) -> CommandEnvironment | None:
+    """Return the environment of the first process; None where it has gone, cannot be seen, or is on another node.
+
+    It takes 0.3 s, most of it for a Python that lists its packages.
+    """
+    from llmtop.environment import collect
+
+    return collect.process_environment(plan.targets[0].pid) if plan.targets else None
 
 
 def _engine(plan: Plan) -> Engine:
@@ -253,7 +257,7 @@ def _finish(
     recorded: Recorded,
     snapshot: TakeSnapshot,
     *,
-    environment: _BackgroundEnvironment,
+    environment: _InBackground[CommandEnvironment | None],
 ) -> Result:
     job.stage("analyse", "reading the trace")
     info.tool, info.notes = recorded.tool, list(recorded.notes)
@@ -417,13 +421,12 @@ def written_report(
     return report
 
 
-def _write_environment(job: CaptureJob, info: Info, environment: _BackgroundEnvironment) -> None:
+def _write_environment(job: CaptureJob, info: Info, environment: _InBackground[CommandEnvironment | None]) -> None:
     """Write environment.json: what the first of the processes runs in. A capture without it is still one."""
     from llmtop.environment import collect
 
-    found, error = environment.value(), environment.error
-    if error is not None:
-        info.notes.append(f"environment.json is missing: a fault in llmtop itself ({error!r})")
+    found = environment.value(_ENVIRONMENT_SECONDS)
+    info.notes += environment.faults()
     if found is None:
         return
     try:

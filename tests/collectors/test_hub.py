@@ -65,12 +65,13 @@ class Machine:
         self.host = Given(Host(name="node", cpu_pct=5.0))
         self.processes: Given[tuple[Process, ...]] = Given(())
         self.ranks = GivenRanks(RanksReading())
-        self.rules = hub.pop("rules", lambda snapshot: snapshot)
+        self.rules, self.paces = hub.pop("rules", lambda snapshot: snapshot), hub.pop("paces_trainings", False)
         self.hub = Hub(self.sources, interval=interval, **hub)  # type: ignore[arg-type]  # what a test passes
 
     def sources(self, interval: float) -> Sources:
         self.made_for = interval
-        return Sources(self.gpu, self.host, self.processes, self.ranks, self.rules)  # type: ignore[arg-type]
+        given = (self.gpu, self.host, self.processes, self.ranks, self.rules)
+        return Sources(*given, paces_trainings=self.paces)  # type: ignore[arg-type]
 
 
 def test_a_snapshot_holds_what_all_sources_know() -> None:
@@ -647,9 +648,8 @@ class SentOnce(GivenRanks):
 def test_a_fast_screen_reads_from_trainings_once_a_second(
     interval: float, reads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, machine = [100.0], Machine(interval, paces_trainings=True)
+    now, got, machine = [100.0], list[Rank](), Machine(interval, paces_trainings=True)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    got = []
     for number in range(1 + round(20 / interval)):
         made = (Step(index=number, started_at=float(number), seconds=0.1),)
         machine.ranks.value = RanksReading(ranks=(rank(7, step=number, new_steps=made),))

@@ -119,16 +119,8 @@ def live(
             closing.callback(recorder.close)
         stages = alert_stages(on_alert, closing, posts=not once)
         stages += [recorder] if recorder is not None else []
-        is_screen = not (once or as_json)
-        sources = partial(live_sources, keep_runs=not once, paces_trainings=is_screen)
-        hub = live_hub(
-            interval=interval,
-            selection=selection,
-            stages=stages,
-            whole=as_json,
-            paces_trainings=is_screen,
-            make_sources=sources,
-        )
+        sources = partial(live_sources, keep_runs=not once, paces_trainings=not as_json)
+        hub = live_hub(interval=interval, selection=selection, stages=stages, whole=as_json, make_sources=sources)
         if once:
             closing.callback(hub.close)
             _print_once(hub.first_snapshot(), as_json)
