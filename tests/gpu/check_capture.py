@@ -168,7 +168,7 @@ def check_nsys(check: Check) -> dict[str, Any]:
         for _ in range(ROUNDS):
             took, facts = check.capture("--engine", "nsys", "--steps", "5")
             if "error" in facts:
-                return {"ok": False, **facts}
+                return {"ok": False, "rounds": rounds, **facts}
             rounds.append(_round(took, facts))
         after = median_step_ms(found)
         tool = nsys.find_nsys()

@@ -198,8 +198,9 @@ def judged(code: int, output: str) -> str:
     counted = f"{oks.count('true')} of {len(oks)} as planted" if oks else cases[-1] if cases else "as expected"
     if code == 0:
         return counted
-    last = output.strip().splitlines()[-1:] or ["no output"]
-    text = f"failed (exit code {code}): {counted + ', ' if oks or cases else ''}{last[0]}"
+    lines = output.strip().splitlines() or ["no output"]
+    failed = [line for line in lines if '"ok": false' in line] or lines
+    text = f"failed (exit code {code}): {counted + ', ' if oks or cases else ''}{failed[-1]}"
     return re.sub(r"[|\s]+", " ", text)[:RESULT_CHARACTERS]
 
 

@@ -34,6 +34,8 @@ torch.set_num_threads(1)
 size = 8192 if where != "cpu" else 512
 a = torch.randn(size, size, device=where, dtype=torch.bfloat16 if where != "cpu" else None)
 b = a @ a
+if where != "cpu":
+    torch.cuda.synchronize()
 print("at work", flush=True)
 while True:
     for _ in range(20):
@@ -48,6 +50,8 @@ a = torch.zeros(1 << (28 if where != "cpu" else 24), device=where)
 b = torch.ones_like(a)
 torch.set_num_threads(1)
 b.copy_(a)
+if where != "cpu":
+    torch.cuda.synchronize()
 print("at work", flush=True)
 while True:
     for _ in range(20):

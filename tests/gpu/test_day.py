@@ -68,6 +68,11 @@ def test_slices_keep_the_order_and_their_length() -> None:
         (0, "{}", "as expected"),
         (0, "ranks ddp right\ncases: 1 right, 2 left out\n", "1 right, 2 left out"),
         (1, '{"ok": true}\n{"ok": false}\n', 'failed (exit code 1): 1 of 2 as planted, {"ok": false}'),
+        (
+            1,
+            '{"ok": false, "a": 1}\n{"ok": true}\n',
+            'failed (exit code 1): 1 of 2 as planted, {"ok": false, "a": 1}',
+        ),
         (2, "Traceback\nValueError: a | b\n", "failed (exit code 2): ValueError: a b"),
         (-9, "", "failed (exit code -9): no output"),
     ],

@@ -230,7 +230,9 @@ class Sampler:
         while apart < 0.8 * EVERY_NS and self._every < MOST_EVERY:
             self._every *= 2
             apart *= 2
-        while apart > 2.5 * EVERY_NS and self._every > 1:
+        # More than twice the lower bound, or one would undo the other. Not by much: ranks that began at different
+        # lengths would stay at different powers of two, and only the rarer samples be common.
+        while apart > 2.0 * EVERY_NS and self._every > 1:
             self._every //= 2
             apart /= 2
 

@@ -179,13 +179,13 @@ def test_waits_for_other_ranks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> 
     assert samples(sampler)[0].waited_host_ns == 300
 
 
-def chosen(step_ns: float, steps: int = 4096) -> set[int]:
-    """The steps that a rank samples whose steps take so long."""
+def chosen(step_ns: float, steps: int = 4096, *, first_ns: float | None = None) -> set[int]:
+    """The steps that a rank samples whose steps take so long, the first 40 perhaps another time."""
     sampler = Sampler(Replica())
     found = set()
     index = 0
     while index < steps:
-        if sampler.begin_if_due(index, step_ns):
+        if sampler.begin_if_due(index, first_ns if first_ns is not None and index < 40 else step_ns):
             found.add(index + 1)
             sampler.end_sample(index + 1)
             index += 1
@@ -202,6 +202,13 @@ def test_ranks_sample_the_same_steps_though_each_finds_another_length(step_ms: f
     assert len(more) <= 2 * len(fewer) + 1
     most = 4096 * step_ms * MS / (0.8 * EVERY_NS)
     assert len(more) <= max(most, 4) + 1 or step_ms >= 0.8 * EVERY_NS / MS
+
+
+@pytest.mark.parametrize("first_ms", [1.0, 8.0, 300.0])
+@pytest.mark.parametrize("step_ms", [3.6, 14.3, 28.6, 57.0])
+def test_ranks_whose_first_steps_differed_come_to_sample_the_same_steps(step_ms: float, first_ms: float) -> None:
+    later = {index for index in chosen(step_ms * MS, first_ns=first_ms * MS) if index > 2048}
+    assert later == {index for index in chosen(step_ms * MS) if index > 2048}
 
 
 class Stream:
