@@ -109,10 +109,15 @@ $(VENV)/hosts: tests/fetch_hosts.sh $(VENV)/app
 demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
-test: $(VENV)/dev $(VENV)/compiled $(FETCHED)
+# What tests need, the programs fetched while pip installs the packages.
+prepare = @$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2) $(VENV)/compiled $(FETCHED) $(1)
+
+test:
+	$(call prepare)
 	$(PYTEST) -m "not slow and not shape"
 
-test-all: $(VENV)/dev $(VENV)/compiled $(FETCHED) $(VENV)/hta $(VENV)/jax $(VENV)/tpu $(VENV)/hosts
+test-all:
+	$(call prepare,$(VENV)/hta $(VENV)/jax $(VENV)/tpu $(VENV)/hosts)
 	$(PYTEST) -m "(slow or not slow) and not shape"
 
 # A slice of 40 minutes; run it again until it exits with 0. MINUTES and ARGS="--only 'one core'" change it.
