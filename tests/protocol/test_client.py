@@ -184,7 +184,7 @@ def test_the_first_frame_is_the_greeting_and_the_answer_asks_for_the_history(sho
 def test_without_arguments_512_steps_are_asked_for_at_once(short_folder: Path) -> None:
     path = short_folder / f"{os.getpid()}-00000000.sock"
     with _listening(path, HELLO) as received:
-        Connection.open(path).close()
+        Connection.open(path, timeout_s=20).close()
     asked = msgspec.msgpack.decode(received[0][4:])
     assert (asked["history"], asked["every_ms"]) == (512, 0)
 

@@ -23,6 +23,12 @@ while True:
 """
 """Steps of about two milliseconds until it is ended."""
 
+PATIENT_END = """
+from llmtop.instrument.serve import server
+server.EXIT_WAIT_S = server.EXIT_PATIENCE_S = 60.0
+"""
+"""Opening of a script whose last messages are to arrive, however long its threads wait for a core."""
+
 
 class Training(subprocess.Popen[str]):
     """A script in a child process, which is killed when the ``with`` is left."""

@@ -56,15 +56,17 @@ MOST_HELD = SIZE // 4
 MAX_MONITORS = 32
 _SUBSCRIBE_WITHIN_S = 10.0
 _MAKES_ROOM_AFTER_S = 2.0
-_EXIT_WAIT_S = 1.0
-_EXIT_PATIENCE_S = 0.2
+EXIT_WAIT_S = 1.0
+"""How long an exit waits for the thread, in seconds."""
+EXIT_PATIENCE_S = 0.2
+"""How long an exit waits for a monitor that takes nothing, in seconds."""
 _RETRY_S = 1.0
 _CHECK_DESCRIPTORS_S = 5.0
 """While monitors are there: a training that closes all descriptors closes also what would wake the thread."""
 _LONG_STEP_S = 0.025
 """Stack samples of shorter steps wait for the next message. Of longer ones they wake the thread themselves: a
 message comes right after a step's end, and no sample would be of what follows it within the hold."""
-_LISTEN_WAIT_S = 1.0
+LISTEN_WAIT_S = 1.0
 """How long attach() waits until there is a socket; on a slow disk it comes later."""
 _KNOCKS = 4096
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -124,7 +126,7 @@ class Server:
             RuntimeError: there is no thread to be had.
         """
         self._thread.start()
-        threads.wait_until(lambda: not self._begun.locked(), _LISTEN_WAIT_S)
+        threads.wait_until(lambda: not self._begun.locked(), LISTEN_WAIT_S)
 
     def wake(self) -> None:
         """Wake the thread to send what is new; from any thread, never blocks."""
@@ -145,9 +147,9 @@ class Server:
         first, self._stopping = not self._stopping, True
         self.wake()
         if self._knock is not None and self._knock.is_ours:
-            self._thread.join(_EXIT_WAIT_S)
+            self._thread.join(EXIT_WAIT_S)
         if first:
-            threads.wait_until(lambda: self._placing.acquire(blocking=False), _EXIT_WAIT_S)
+            threads.wait_until(lambda: self._placing.acquire(blocking=False), EXIT_WAIT_S)
         self._unlink()
         self._forget_lost()
 
@@ -236,7 +238,7 @@ class Server:
         self._turn(0)  # a monitor that has just subscribed
         self._send_all()
         while any(monitor.has_unsent for monitor in self._monitors.values()):
-            if not any(events & select.POLLOUT for _, events in self._poll.poll(_EXIT_PATIENCE_S)):
+            if not any(events & select.POLLOUT for _, events in self._poll.poll(EXIT_PATIENCE_S)):
                 return
             self._turn(0)
             self._send_all()

@@ -17,7 +17,7 @@ from llmtop.protocol import wire
 from llmtop.protocol.client import Connection, ConnectionClosed
 from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
-from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of, sockets
+from tests.support.trainings import PATIENT_END, STEPPING, Heard, Training, connect, socket_of, sockets
 
 OPEN_SOCKETS = """
 def open_sockets():
@@ -35,7 +35,8 @@ def open_sockets():
 
 def test_a_forked_child_inherits_nothing_and_takes_nothing_away(runtime_dir: Path) -> None:
     script = (
-        OPEN_SOCKETS
+        PATIENT_END
+        + OPEN_SOCKETS
         + """
 import os, sys
 import llmtop
@@ -384,7 +385,7 @@ def test_a_monitor_refuses_what_is_no_training_with_one_sentence(
     peer = wire_peer.start(path, sent)
     try:
         with pytest.raises(UnusableInput, match=sentence) as caught:
-            Connection.open(path)
+            Connection.open(path, timeout_s=20)
         assert "\n" not in str(caught.value)
     finally:
         peer.kill()
@@ -397,7 +398,7 @@ def test_what_came_before_the_garbage_is_handed_over_first(runtime_dir: Path) ->
     newer = frame(msgspec.msgpack.encode({"type": "wave"}))
     peer = wire_peer.start(path, wire.encode(wire.Hello()), (newer + good + frame(b"garbage")).hex())
     try:
-        connection = Connection.open(path)
+        connection = Connection.open(path, timeout_s=20)
         messages = wait_for(lambda: connection.receive(5))
         assert [type(message) for message in messages] == [wire.Steps]
         with pytest.raises(UnusableInput, match="not a message"):
@@ -411,7 +412,7 @@ def test_nothing_within_the_time_is_an_empty_list_and_a_hang_up_is_said(runtime_
     path = runtime_dir / "4242-0123abcd.sock"
     peer = wire_peer.start(path, wire.encode(wire.Hello(rank=5)))
     try:
-        connection = Connection.open(path)
+        connection = Connection.open(path, timeout_s=20)
         assert connection.hello.rank == 5
         assert connection.host_pid == peer.pid
         assert connection.receive(0) == []

@@ -16,7 +16,7 @@ import pytest
 from llmtop.protocol import wire
 from llmtop.protocol.client import Connection, ConnectionClosed, NoReply, remove_stale
 from tests.support.processes import environment, stop, wait_for
-from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of, sockets
+from tests.support.trainings import PATIENT_END, STEPPING, Heard, Training, connect, socket_of, sockets
 
 
 def test_a_late_monitor_gets_the_history_and_then_each_step(runtime_dir: Path) -> None:
@@ -81,7 +81,7 @@ input()
 def test_at_the_end_the_last_steps_arrive_and_the_socket_is_gone(
     runtime_dir: Path, ending: str, code: int
 ) -> None:
-    script = f"""
+    script = f"""{PATIENT_END}
 import llmtop, sys
 llmtop.attach()
 input()
@@ -139,7 +139,7 @@ import sys
 from pathlib import Path
 from llmtop.protocol.client import Connection
 from llmtop.protocol import wire
-connection = Connection.open(Path(sys.argv[1]))
+connection = Connection.open(Path(sys.argv[1]), timeout_s=60)
 print("subscribed", flush=True)
 steps, lost, first = 0, 0, None
 try:
@@ -150,6 +150,8 @@ try:
                     first = message.first_ordinal - message.lost
                 steps, lost = steps + len(message.steps), message.lost
                 last = message.first_ordinal + len(message.steps)
+                if last == 40_000:
+                    print("has all", flush=True)
 except ConnectionError:
     print(steps, lost, first, last)
 """
@@ -179,6 +181,7 @@ input()
         training.go()
         training.hear("done")
         other.until(lambda: other.ordinals[-1] == 39_999)
+        assert stopped.stdout.readline() == "has all\n"  # a process that ends waits only a moment for its monitors
         training.go()
         training.finish()
         steps, lost, first, last = map(int, stopped.communicate(timeout=20)[0].split())
@@ -280,8 +283,10 @@ while True:
         heard = Heard(connect(runtime_dir, training, history=0, every_ms=200))
         heard.until(lambda: len(heard.steps) > 100)
     assert heard.lost == 0
-    # A message holds back steps of 150 to 200 ms, of which each takes at least 5.
-    assert len(heard.steps) / sum(bool(batch.steps) for batch in heard.batches) > 5
+    # A message holds back steps of 150 to 200 ms. By time: how many these are is up to how busy the machine is.
+    messages = sum(bool(batch.steps) for batch in heard.batches)
+    begun, ended = (step.started_unix_ns + step.host_ns for step in (heard.steps[0], heard.steps[-1]))
+    assert messages <= (ended - begun) / 0.15e9 + 2
 
 
 def test_what_goes_to_all_monitors_is_encoded_once(runtime_dir: Path) -> None:
@@ -397,9 +402,11 @@ llmtop.attach()
 server = server_thread()
 def wakes():
     with open(f"/proc/self/task/{server}/status") as file:
-        return [line for line in file if "ctxt_switches" in line]
-while wakes() != (time.sleep(0.2), wakes())[1]: pass
-before = wakes()
+        return [line for line in file if line.startswith("State:") or "ctxt_switches" in line]
+while True:  # a thread that waits for a core does not wake either
+    before = wakes()
+    time.sleep(0.2)
+    if "sleeping" in before[0] and wakes() == before: break
 for _ in range(5000):
     with llmtop.step(), llmtop.phase("forward"): pass
 time.sleep(0.3)
@@ -422,9 +429,10 @@ def wakes():
         return sum(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
 input()
 time.sleep(0.5)
-before = wakes()
+before, begun = wakes(), time.monotonic()
 time.sleep(1)
-assert wakes() - before < 20, "sixty times a second is the pace of steps; some ten are looks"
+woken, seconds = wakes() - before, time.monotonic() - begun
+assert woken < 20 * seconds, "sixty times a second is the pace of steps; some ten are looks"
 print("slept", flush=True)
 input()
 llmtop.log(loss=1.5)
