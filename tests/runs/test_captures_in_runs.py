@@ -23,11 +23,23 @@ for number in range(int(sys.argv[1])):
         with llmtop.phase("forward"):
             time.sleep(float(sys.argv[2]) + (1.0 if number == 12 else 0.0))
     if number == 11:
+        stamps = [time.monotonic()]
         get().holds.begin("torch.profiler")
+        stamps.append(time.monotonic())
         time.sleep(1.5)
     elif number == 12:
+        stamps.append(time.monotonic())
         get().holds.end()
+        print(*stamps, time.monotonic(), flush=True)
 """
+USUAL = 0.25
+"""Seconds of a usual step at most, on a busy machine as well: a step that was held is longer than that by less."""
+
+
+def held(line: str) -> tuple[float, float]:
+    """The least and the most seconds of the stretch, by the stamps around its begin and its end."""
+    before, begun, ending, ended = map(float, line.split())
+    return ending - begun, ended - before
 
 
 def rows(*lengths: tuple[float, float]) -> Iterator[records.StepRow]:
@@ -64,11 +76,11 @@ def test_a_step_that_a_capture_held_did_not_stand_still(
 
 
 def test_the_time_of_a_capture_is_a_class_of_its_own(tmp_path: Path) -> None:
-    finish(start(tmp_path / "runs", 40, 0.02, HELD))
+    least, most = held(finish(start(tmp_path / "runs", 40, 0.02, HELD))[0])
     (run,) = store.list_runs(tmp_path / "runs")
     found = ledger.ledger_of(run)
-    assert 2.4 <= found.seconds[ledger.CAPTURE] < 3.5
-    assert found.seconds[ledger.PRODUCTIVE] < 3.0
+    assert least - USUAL <= found.seconds[ledger.CAPTURE] <= most + 0.01
+    assert found.seconds[ledger.PRODUCTIVE] <= found.rank_seconds - found.seconds[ledger.CAPTURE]
     assert sum(found.seconds.values()) == pytest.approx(found.rank_seconds, rel=0.005)
     steps = [row for _, row in run.processes[0].last_steps()]
     assert [row[0] for row in steps if row[3] is None] == [0, 12, 13]
@@ -79,10 +91,12 @@ def test_the_time_of_a_capture_is_a_class_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.slow("test_the_time_of_a_capture_is_a_class_of_its_own finds the same fault")
 def test_sums_that_a_killed_process_did_not_write_know_its_captures(tmp_path: Path) -> None:
     process = start(tmp_path / "runs", 4000, 0.02, HELD)
-    wait_for(lambda: ledger_seconds(tmp_path / "runs") >= 2.4)
+    assert process.stdout is not None
+    least, most = held(process.stdout.readline())
+    wait_for(lambda: ledger_seconds(tmp_path / "runs") >= least - USUAL)
     process.kill()
     process.communicate(timeout=240)
-    assert 2.4 <= ledger_seconds(tmp_path / "runs") < 3.5
+    assert least - USUAL <= ledger_seconds(tmp_path / "runs") <= most + 0.01
 
 
 def ledger_seconds(runs: Path) -> float:

@@ -15,9 +15,9 @@ from llmtop.runs.report import report_of
 from tests.runs.test_run_files import finish, start
 from tests.support.clock import Clock
 from tests.support.preloaded import llmtop
-from tests.support.processes import environment, wait_for
+from tests.support.processes import WAITS_FOR_RUN_FILE, environment, wait_for
 
-PHASES = """
+PHASES = f"""{WAITS_FOR_RUN_FILE}
 import os, sys, time, llmtop
 fails = "--fail" in sys.argv and not os.path.exists("failed")
 begun = time.monotonic()
@@ -80,7 +80,8 @@ def test_steps_after_the_last_checkpoint_of_a_failed_start_are_lost(tmp_path: Pa
 
 def test_without_a_checkpoint_all_steps_of_a_killed_start_are_lost(tmp_path: Path) -> None:
     for seconds in (1.5, None):
-        process = start(tmp_path / "runs", 60, 0.03, STEADY, LLMTOP_RUN_NAME="mine")
+        steps = 60 if seconds is None else 100_000
+        process = start(tmp_path / "runs", steps, 0.03, STEADY, LLMTOP_RUN_NAME="mine")
         if seconds is None:
             finish(process)
         else:

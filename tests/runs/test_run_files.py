@@ -14,7 +14,7 @@ import pytest
 
 from llmtop.runs import folder, records, store
 from llmtop.runs.run_file import RunFile
-from tests.support.processes import environment, wait_for
+from tests.support.processes import WAITS_FOR_RUN_FILE, environment, wait_for
 
 STEPS = """
 import os, sys, time, llmtop
@@ -30,9 +30,11 @@ for number in range(int(sys.argv[1])):
 """
 
 
-def start(runs: Path, steps: int, seconds: float, script: str = STEPS, **extra: str) -> subprocess.Popen[str]:
+def start(
+    runs: Path, steps: int, seconds: float, script: str = STEPS, opening: str = WAITS_FOR_RUN_FILE, **extra: str
+) -> subprocess.Popen[str]:
     env = environment(**{"LLMTOP_RUN_LOG": "1", "LLMTOP_RUNS": str(runs), **extra})
-    command = [sys.executable, "-c", script, str(steps), str(seconds)]
+    command = [sys.executable, "-c", opening + script, str(steps), str(seconds)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -78,13 +80,15 @@ def test_a_killed_training_loses_at_most_its_last_second(tmp_path: Path) -> None
         told = int(process.stdout.readline())
         times.append(time.monotonic())
     process.send_signal(signal.SIGKILL)
+    rest = process.stdout.read().splitlines(keepends=True)
+    told = max([told, *(int(line) for line in rest if line.endswith("\n"))])
     process.communicate(timeout=240)
     kept = one_process(tmp_path / "runs")
     assert kept.how == store.KILLED
     assert kept.state is not None
     # A busy machine may run the writer late, the training as well: what it had done 2 s before is there.
     assert kept.state.steps >= sum(at < times[-1] - 2.0 for at in times)
-    assert kept.state.steps <= told + 200
+    assert kept.state.steps <= told + 5
     assert kept.state.first_batch_mono is not None
     assert kept.damaged_bytes == 0
 
@@ -149,7 +153,7 @@ def test_nothing_is_kept_where_it_is_off(tmp_path: Path) -> None:
 def test_a_secret_of_the_command_line_is_not_kept(tmp_path: Path) -> None:
     secret = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF"
     env = environment(LLMTOP_RUN_LOG="1", LLMTOP_RUNS=str(tmp_path / "runs"))
-    command = [sys.executable, "-c", STEPS, "5", "0.2", "--token", secret]
+    command = [sys.executable, "-c", WAITS_FOR_RUN_FILE + STEPS, "5", "0.2", "--token", secret]
     finish(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     process = one_process(tmp_path / "runs")
     assert process.start is not None

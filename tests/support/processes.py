@@ -13,6 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+WAITS_FOR_RUN_FILE = """
+from llmtop.instrument.run_log import writer
+writer.EXIT_S = 60.0
+"""
+"""Opening of a training whose run is to have its end, however long the writer of the run waits for a core."""
 T = TypeVar("T")
 
 

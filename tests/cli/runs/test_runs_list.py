@@ -15,7 +15,7 @@ from llmtop.errors import UnusableInput
 from llmtop.runs import store
 from tests.support.made_runs import write_run
 from tests.support.preloaded import llmtop
-from tests.support.processes import environment, wait_for
+from tests.support.processes import WAITS_FOR_RUN_FILE, environment, wait_for
 from tests.support.terminal import Terminal
 
 
@@ -150,7 +150,7 @@ def test_a_bench_goes_on_from_no_training(tmp_path: Path) -> None:
 
 
 def test_a_bench_marks_what_it_starts(tmp_path: Path) -> None:
-    program = (
+    program = WAITS_FOR_RUN_FILE + (
         "import llmtop, time\n"
         "for _ in range(20):\n"
         "    with llmtop.step():\n"

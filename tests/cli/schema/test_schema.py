@@ -27,7 +27,7 @@ from tests.support.job_files import traceback_text, write_rank_log
 from tests.support.memory_allocator import LOSS, MIB, Allocator, Training
 from tests.support.pages import page, servers
 from tests.support.preloaded import llmtop
-from tests.support.processes import REPOSITORY, environment
+from tests.support.processes import REPOSITORY, WAITS_FOR_RUN_FILE, environment
 from tests.support.schemas import schema_faults
 
 DATA = REPOSITORY / "tests" / "data"
@@ -81,7 +81,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-TRAINING = """
+TRAINING = f"""{WAITS_FOR_RUN_FILE}
 import time, llmtop
 llmtop.attach()
 for _ in range(100):
