@@ -64,17 +64,17 @@ def _stays(source: StepsSource, state: str) -> None:
 
 
 WAYS = {
-    "breakpoint": (["-c", STEPS + "steps(60)\nbreakpoint()\nsteps(60)\ntime.sleep(100)"], r"\(Pdb\)", "c"),
+    "breakpoint": (["-c", STEPS + "steps(60)\nbreakpoint()\nsteps(10**6)"], r"\(Pdb\)", "c"),
     "breakpoint in a phase": (
-        ["-c", STEPS + "steps(60)\none_more(breakpoint)\nsteps(60)\ntime.sleep(100)"],
+        ["-c", STEPS + "steps(60)\none_more(breakpoint)\nsteps(10**6)"],
         r"\(Pdb\)",
         "c",
     ),
-    "prompt": (["-i", "-c", STEPS + "steps(60)"], ">>> ", "steps(60); time.sleep(100)"),
+    "prompt": (["-i", "-c", STEPS + "steps(60)"], ">>> ", "steps(10**6)"),
     "console": (
         ["-c", STEPS + "import code\nsteps(60)\ncode.interact(local=globals())\n"],
         ">>> ",
-        "steps(60); time.sleep(100)",
+        "steps(10**6)",
     ),
 }
 

@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmtop
+from llmtop.instrument import loader as loader_module
+from llmtop.instrument.record import recorder as recorder_module
+from llmtop.instrument.record import state
 from llmtop.instrument.record.recorder import get
 from llmtop.instrument.steps.phase_tree import MAX_PATHS
 from tests.support.examples import EXAMPLES
+from tests.support.manual_clock import ManualClock
 from tests.support.phases import begin_phase, end_phase
 from tests.support.recorded import Recorded, names, steps_of, top_level_ns
 
@@ -91,10 +95,16 @@ def test_the_wait_for_a_batch_belongs_to_the_step_that_follows(recorded: Recorde
         assert top_level_ns(step) <= step.host_ns
 
 
-def test_the_wait_that_finds_the_end_of_the_data_is_nobodys(recorded: Recorded) -> None:
+def test_the_wait_that_finds_the_end_of_the_data_is_nobodys(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(1_000_000)
+    clock.per_call = 1000
+    clock.replace_in(monkeypatch, recorder_module, state, loader_module)
+
     def batches() -> object:
         yield 1
-        time.sleep(0.05)
+        clock.now += 50_000_000
 
     for _ in range(2):
         for _ in llmtop.loader(batches()):
