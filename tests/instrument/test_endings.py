@@ -14,7 +14,7 @@ from llmtop.protocol import wire
 from tests.support import clock, endings
 from tests.support.endings import WAYS, Ready, Way, command, crash_a_rank, end
 from tests.support.installed import needs
-from tests.support.trainings import PATIENT_END, Heard, Training, connect, sockets
+from tests.support.trainings import PATIENT_SERVER, Heard, Training, connect, sockets
 
 needs("torch")
 pytestmark = pytest.mark.torch
@@ -152,7 +152,7 @@ def test_only_a_file_that_is_being_written_is_waited_for_and_not_for_ever(
 
 
 def test_a_pause_that_the_end_interrupts_ends_with_it(runtime_dir: Path) -> None:
-    script = f"""{PATIENT_END}
+    script = f"""{PATIENT_SERVER}
 import signal, sys, time
 import llmtop
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))

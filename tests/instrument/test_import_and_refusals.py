@@ -10,7 +10,7 @@ import pytest
 
 from llmtop.errors import NotPossibleHere
 from llmtop.protocol.client import discover
-from tests.support.trainings import Training, sockets
+from tests.support.trainings import Training, socket_of, sockets
 
 TRAIN = """
 import llmtop, sys
@@ -105,6 +105,7 @@ def test_the_directory_is_made_for_its_owner_alone(runtime_dir: Path) -> None:
     path = runtime_dir / "run"
     with Training("import os\nos.umask(0)\n" + TRAIN + "input()", LLMTOP_DIR=str(path)) as training:
         training.hear("trained 3")
+        socket_of(path, training.pid)
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert [file.pid for file in discover(path)] == [training.pid]
 

@@ -95,9 +95,14 @@ def test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start(
     assert all(set(step.phases) == {"forward"} and step.samples == 8 for step in steps)
     (line,) = (line for line in found["stdout"].splitlines() if line.startswith("stamps: "))
     stamps = json.loads(line.removeprefix("stamps: "))[:-1]  # the last stamp ended the loop
-    # Not with the first, in which the process began to publish.
-    spent = sum(step.interval for step in steps[2:])
-    assert spent == pytest.approx(stamps[-1] - stamps[1 - len(steps)], rel=0.03)
+    # Not from the first, in which the process began to publish. Over many ends: where others have the core, the time
+    # from a stamp to the forward pass that follows it is long.
+    last, ends = len(steps) - 1, min(12, len(steps) // 2 - 1)
+    ratios = []
+    for begin, end in zip(range(1, 1 + ends), range(1 + last - ends, 1 + last), strict=True):
+        spent = sum(step.interval for step in steps[begin + 1 : end + 1])
+        ratios.append(spent / (stamps[end - last - 1] - stamps[begin - last - 1]))
+    assert statistics.median(ratios) == pytest.approx(1, rel=0.03), ratios
 
 
 def test_an_evaluation_that_is_a_program_waits_for_its_batches(zygote: Zygote, tmp_path: Path) -> None:
@@ -338,6 +343,8 @@ print([hasattr(one, "__wrapped__") for one in told], "__call__" in vars(nn.Linea
 
 def test_a_short_look_before_training_is_nothing(zygote: Zygote, tmp_path: Path) -> None:
     source = """
+from llmtop.instrument.auto.inference import forward_passes
+forward_passes.LOOKED_AT_NS = 60_000_000_000  # longer than twenty passes take on any machine
 net.eval()
 with torch.no_grad():
     for _ in range(20):

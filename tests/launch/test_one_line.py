@@ -12,8 +12,9 @@ import pytest
 from tests.launch.conftest import LLMTOP
 from tests.support.launched import free_port, torchrun
 from tests.support.processes import environment
+from tests.support.trainings import PATIENT_SERVER
 
-TRAINS = """
+TRAINS = f"""{PATIENT_SERVER}
 import torch
 from tests.support.light_optimizer import LightSGD
 net = torch.nn.Linear(4, 1)

@@ -20,7 +20,8 @@ from tests.launch.conftest import Launcher
 from tests.support.processes import wait_for
 
 Script = Callable[[str], list[str]]
-SECONDS = 40
+SECONDS = 240
+"""Against hanging."""
 
 TERMINAL = """
 import os, signal, sys
@@ -119,6 +120,7 @@ def test_it_can_be_put_aside_and_brought_back(launcher: Launcher, script: Script
     shell.expect(r"\n1\r")
     shell.sendline("fg; echo code=$?")
     shell.expect(r"training0.py\r")
+    wait_for(lambda: os.tcgetpgrp(shell.child_fd) != shell.pid, what="fg to give it the terminal")
     shell.sendintr()
     shell.expect_exact("checkpoint after 1")
     shell.expect_exact("code=7")

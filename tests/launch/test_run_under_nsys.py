@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,8 @@ def test_a_killed_nsys_leaves_the_training_alone(
     if collecting:
         tool.run("start", f"--session={session.name}", "-o", str(tmp_path / "r"), "-f", "true", "--sample=none")
     for pid in processes_of(session):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended with one before it
+            os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not processes_of(session), what="nsys to be gone")
     before = bytes_read(training)
     wait_for(lambda: bytes_read(training) > before + 10_000, what="the training to go on")

@@ -13,6 +13,7 @@ import pytest
 from llmtop.launch.uninstrumentable import unsupported_python_flag
 from tests.launch.conftest import LLMTOP
 from tests.support.processes import environment, wait_for
+from tests.support.trainings import PATIENT_SERVER
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_name_or_a_folder_that_a_terminal_would_obey_is_printed_as_text(
 ) -> None:
     obeyed = "t\x1b]0;x\x07\x9b2J\u202e"
     (tmp_path / f"{obeyed}.py").write_text("pass")
-    attached = "import llmtop; llmtop.attach(); llmtop.step().__enter__()"
+    attached = f"{PATIENT_SERVER}import llmtop; llmtop.attach(); llmtop.step().__enter__()"
     (runtime_dir / obeyed).mkdir(mode=0o700)
     scripts = {"not attached: t·]0;x··2J·.py": [f"{obeyed}.py"], "LLMTOP_DIR=": ["-c", attached]}
     for expected, command in scripts.items():

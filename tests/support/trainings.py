@@ -23,11 +23,12 @@ while True:
 """
 """Steps of about two milliseconds until it is ended."""
 
-PATIENT_END = """
+PATIENT_SERVER = """
 from llmtop.instrument.serve import server
-server.EXIT_WAIT_S = server.EXIT_PATIENCE_S = 60.0
+server.LISTEN_WAIT_S = server.EXIT_WAIT_S = server.EXIT_PATIENCE_S = 60.0
 """
-"""Opening of a script whose last messages are to arrive, however long its threads wait for a core."""
+"""Opening of a script that is to have its socket once it is attached, and to send its last messages, however long
+its threads wait for a core."""
 
 
 class Training(subprocess.Popen[str]):

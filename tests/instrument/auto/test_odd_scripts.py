@@ -269,7 +269,7 @@ for epoch in range(3):
     for step in found["steps"]:
         assert all(step.count(part) == 1 for part in ("dataload", *PARTS))
         assert (step.samples, step.tokens) == (4, 48)
-        assert step.seconds - step.time("evaluation") < 0.5, "shorter than the evaluation"
+    assert sum(step.time("evaluation") >= 0.5 for step in found["steps"]) == 1, "with its sleeps"
 
 
 @pytest.mark.parametrize("hidden", [False, True])

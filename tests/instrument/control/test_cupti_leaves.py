@@ -88,6 +88,7 @@ def waiting_thread(go_on: threading.Event) -> None:
 
 def test_before_the_next_recording_cuda_is_called_until_no_thread_waits(variables: pytest.MonkeyPatch) -> None:
     variables.setattr(cupti, "time", time)
+    variables.setattr(cupti, "AT_MOST_SECONDS", 60.0)
     go_on, called = threading.Event(), 0
 
     def query() -> bool:

@@ -17,7 +17,7 @@ from llmtop.protocol import wire
 from llmtop.protocol.client import Connection, ConnectionClosed
 from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
-from tests.support.trainings import PATIENT_END, STEPPING, Heard, Training, connect, socket_of, sockets
+from tests.support.trainings import PATIENT_SERVER, STEPPING, Heard, Training, connect, socket_of, sockets
 
 OPEN_SOCKETS = """
 def open_sockets():
@@ -35,7 +35,7 @@ def open_sockets():
 
 def test_a_forked_child_inherits_nothing_and_takes_nothing_away(runtime_dir: Path) -> None:
     script = (
-        PATIENT_END
+        PATIENT_SERVER
         + OPEN_SOCKETS
         + """
 import os, sys
@@ -154,7 +154,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_that_use_phases_open_no_socket(runtime_dir: Path, tmp_path: Path, method: str) -> None:
     (tmp_path / "script.py").write_text(
-        f"""
+        f"""{PATIENT_SERVER}
 import multiprocessing, os
 import llmtop
 llmtop.attach()  # at the top of the script, so a spawned worker runs it again

@@ -16,7 +16,7 @@ import pytest
 from llmtop.protocol import wire
 from llmtop.protocol.client import Connection, ConnectionClosed, NoReply, remove_stale
 from tests.support.processes import environment, stop, wait_for
-from tests.support.trainings import PATIENT_END, STEPPING, Heard, Training, connect, socket_of, sockets
+from tests.support.trainings import PATIENT_SERVER, STEPPING, Heard, Training, connect, socket_of, sockets
 
 
 def test_a_late_monitor_gets_the_history_and_then_each_step(runtime_dir: Path) -> None:
@@ -81,7 +81,7 @@ input()
 def test_at_the_end_the_last_steps_arrive_and_the_socket_is_gone(
     runtime_dir: Path, ending: str, code: int
 ) -> None:
-    script = f"""{PATIENT_END}
+    script = f"""{PATIENT_SERVER}
 import llmtop, sys
 llmtop.attach()
 input()

@@ -125,15 +125,18 @@ torch.save(net.state_dict(), FOLDER + "/m.pt")
 
 
 ASYNC = """
+import threading
 import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter
 class SlowDisk(FileSystemWriter):
     def write_data(self, plan, planner):
+        goes_on.wait(60)  # a busy machine may write before it returns to the training
         time.sleep(SECONDS)
         return super().write_data(plan, planner)
-SECONDS = {seconds}
+SECONDS, goes_on = {seconds}, threading.Event()
 dist.init_process_group("gloo", init_method="file://" + FOLDER + "/store", rank=0, world_size=1)
 future = dcp.async_save(net.state_dict(), storage_writer=SlowDisk(FOLDER + "/dcp"))
+goes_on.set()
 for _ in range(3):
     step()
 result = getattr(future, "upload_completion", future).result()

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.odd_model import MODEL, PARTS
-from tests.support.steps import Zygote
+from tests.support.steps import Recorded, Zygote
 
 pytestmark = pytest.mark.torch
+
+
+def untimed(step: Recorded) -> float:
+    """Return the seconds of a step in none of its phases. A sleep there lasts at least as long as is asked."""
+    return step.seconds - sum(step.time(part) for part in step.phases)
 
 
 IN_PLACE = {
@@ -156,7 +161,7 @@ for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
     assert len(found["steps"]) == 8
     counts = [tuple(step.count(part) for part in ("dataload", "forward", "backward")) for step in found["steps"]]
     assert counts == [(1, 1, 1), (2, 2, 2), *[(1, 1, 1)] * 6]
-    assert all(step.time("optimizer") < 0.2 for step in found["steps"])
+    assert untimed(found["steps"][1]) >= 0.2, "what failed is none of the optimizer's time"
 
 
 def test_an_optimizer_that_left_the_game_does_not_hold_up_the_steps(zygote: Zygote, tmp_path: Path) -> None:
@@ -210,7 +215,7 @@ for _ in range(12):
     )
     assert len(found["steps"]) == 11
     assert all(step.count(part) == 1 for step in found["steps"] for part in PARTS)
-    assert all(step.time("optimizer") < 0.2 for step in found["steps"]), (
+    assert all(untimed(step) >= 0.2 for step in found["steps"][1::2]), (
         "what failed is none of the optimizer's time"
     )
     assert found["left_out"] == {}
@@ -235,7 +240,9 @@ for _ in range(12):
 """,
     )
     assert [step.count("backward") for step in found["steps"][1:]] == [2] * 11
-    assert all(step.time("optimizer") < 0.2 for step in found["steps"])
+    assert all(untimed(step) >= 0.2 for step in found["steps"][2::3]), (
+        "what failed is none of the optimizer's time"
+    )
 
 
 def test_an_optimizer_whose_inner_one_raised_and_was_tried_again_ends_the_step(

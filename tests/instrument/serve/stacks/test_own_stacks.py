@@ -19,7 +19,9 @@ lock = threading.Lock()
 lock.acquire()
 thread = threading.Thread(target=inner, args=(lock,), name="reads \\x1b[2J ahead", daemon=True)
 thread.start()
-while not (frame := sys._current_frames().get(thread.ident)) or (frame.f_code, frame.f_lineno) != (inner.__code__, 5):
+def frame():
+    return sys._current_frames().get(thread.ident)
+while not (at := frame()) or (at.f_code, at.f_lineno) != (inner.__code__, 5):
     time.sleep(0.001)
 while True:
     with llmtop.step():
