@@ -97,7 +97,7 @@ def test_a_fit_publishes_its_steps(profiler: bool, tmp_path: Path) -> None:
         assert step.count("forward") >= 2
         assert "optimizer/forward" not in step.phases
         assert step.samples == 8
-        assert step.seconds - step.time("evaluation") < 0.8, "a validation is in no other phase"
+    assert sum(step.time("evaluation") >= 0.8 for step in found["steps"]) == 1, "a validation with its sleep"
 
 
 @pytest.mark.slow("a real framework; test_a_trainer_tells_its_steps_and_what_it_logs has Trainer's steps")

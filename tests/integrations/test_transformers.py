@@ -50,7 +50,7 @@ def test_a_trainer_publishes_its_steps(how: str, tmp_path: Path) -> None:
     for step in steps[1:]:
         assert [step.count(name) for name in ("forward", "backward", "optimizer")] == [2, 2, 1]
         assert (step.tokens, step.samples) == (2 * 4 * 16, 8)
-        assert step.seconds - step.time("evaluation") < 0.8, "an evaluation is in no other phase"
+    assert sum(step.time("evaluation") >= 0.8 for step in steps) == 1, "an evaluation with its sleeps"
     assert sum(step.count("dataload") for step in steps) >= 9, "accelerate fetches a batch ahead"
 
 

@@ -95,8 +95,8 @@ def test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start(
     assert all(set(step.phases) == {"forward"} and step.samples == 8 for step in steps)
     (line,) = (line for line in found["stdout"].splitlines() if line.startswith("stamps: "))
     stamps = json.loads(line.removeprefix("stamps: "))[:-1]  # the last stamp ended the loop
-    # Not from the first, in which the process began to publish. Over many ends: where others have the core, the time
-    # from a stamp to the forward pass that follows it is long.
+    # Not from the first, in which the process began to publish. Over many ends: where others have the core, the
+    # forward pass begins long after the stamp.
     last, ends = len(steps) - 1, min(12, len(steps) // 2 - 1)
     ratios = []
     for begin, end in zip(range(1, 1 + ends), range(1 + last - ends, 1 + last), strict=True):
