@@ -24,11 +24,18 @@ def _value(name: str) -> str:
     return ""
 
 
+def _hang() -> None:
+    """Wait until the test makes the file "go on", 60 s at most."""
+    until = time.monotonic() + 60
+    while not (STATE / "go on").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
 def _start() -> int:
     if FAILS == "start crashes":
         os.kill(os.getpid(), signal.SIGSEGV)
     if FAILS == "start hangs":
-        time.sleep(3)
+        _hang()
     if FAILS == "start refuses":
         print("Configuring is not allowed in this state.", file=sys.stderr)
         return 1
@@ -42,7 +49,7 @@ def _stop() -> int:
         return 1
     output = Path(COLLECTING.read_text())
     if FAILS == "stop hangs":
-        time.sleep(3)
+        _hang()
     COLLECTING.unlink()
     (STATE / "stopped").touch()
     if FAILS == "stop crashes":

@@ -36,9 +36,18 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("LLMTOP_NSYS", str(program))
     monkeypatch.setenv("FAKE_NSYS_DIR", str(folder))
-    monkeypatch.setattr(collection, "START_SECONDS", 1.5)
-    monkeypatch.setattr(collection, "STOP_SECONDS", 1.0)
+    monkeypatch.setattr(collection, "START_SECONDS", 60.0)
+    monkeypatch.setattr(collection, "STOP_SECONDS", 60.0)
     return folder
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Make that nsys fail so; one that hangs is given up soon, and goes on when there is a file "go on"."""
+    monkeypatch.setenv("FAKE_NSYS", how)
+    if how == "start hangs":
+        monkeypatch.setattr(collection, "START_SECONDS", 1.5)
+    elif how == "stop hangs":
+        monkeypatch.setattr(collection, "STOP_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -83,11 +92,12 @@ def test_nothing_fails(training: Training, captures: Path) -> None:
     ],
 )
 def test_a_failure_is_one_sentence_and_the_training_runs_on(
-    training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch, how: str, sentence: str
+    training: Training, captures: Path, state: Path, monkeypatch: pytest.MonkeyPatch, how: str, sentence: str
 ) -> None:
-    monkeypatch.setenv("FAKE_NSYS", how)
+    fails(monkeypatch, how)
     with pytest.raises(NotPossibleHere, match=sentence) as refused:
         take(training, captures)
+    (state / "go on").touch()
     assert "\n" not in str(refused.value)
     training.wait_for_steps(3)
     assert running_captures() == [], "the lock must be free again"
@@ -127,9 +137,10 @@ def test_raw_data_is_imported_once_more(
 def test_what_nsys_does_late_is_undone(
     training: Training, captures: Path, state: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setenv("FAKE_NSYS", how)
+    fails(monkeypatch, how)
     with pytest.raises(NotPossibleHere):
         take(training, captures)
+    (state / "go on").touch()
     wait_for((state / "stopped").exists, what="the holder to stop the late collection")
     assert not (state / "collecting").exists()
 
