@@ -13,11 +13,20 @@ from pathlib import Path
 import pytest
 
 from tests.capture.conftest import Start, Training
+from tests.capture.windows import NO_SAMPLES, sampled
 from tests.support import preloaded
 from tests.support.processes import environment, wait_for
 from tests.support.schemas import schema_faults
 
 llmtop = functools.partial(preloaded.llmtop, timeout=240)
+
+
+def sampled_by_py_spy(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`llmtop capture` by py-spy, with a longer window where it had taken no sample."""
+    return sampled(
+        lambda seconds: llmtop("capture", "-e", "py-spy", "--seconds", str(seconds), *arguments),
+        lambda done: NO_SAMPLES not in done.stdout + done.stderr,
+    )
 
 
 def test_a_capture_in_words_names_folder_size_copy_and_open(
@@ -40,7 +49,7 @@ def test_a_capture_in_words_names_folder_size_copy_and_open(
 def test_json_stands_alone_on_stdout(start: Start, tmp_path: Path) -> None:
     training = start()
     training.wait_attached()
-    done = llmtop("capture", "-e", "py-spy", "--seconds", "0.3", "--json", "--out", str(tmp_path / "x"))
+    done = sampled_by_py_spy("--json", "--out", str(tmp_path / "x"))
     facts = json.loads(done.stdout)
     assert facts["capture"]["pids"] == [training.pid]
     assert facts["report"]["processes"]
@@ -54,7 +63,7 @@ def test_captures_lists_and_removes(start: Start, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     start().wait_attached()
     for _ in range(2):
-        llmtop("capture", "-e", "py-spy", "--seconds", "0.2")
+        sampled_by_py_spy()
     listed = llmtop("captures")
     assert listed.stdout.count("-py-spy") == 2
     assert "2 captures, " in listed.stderr
@@ -136,18 +145,7 @@ def test_ctrl_c_gives_up_the_capture_and_not_the_training(start: Start, tmp_path
 
 def test_an_armed_capture_fires_and_prints_its_result(start: Start, tmp_path: Path) -> None:
     start("--step-ms", "20", "--slow-every", "20").wait_attached()
-    done = llmtop(
-        "capture",
-        "-e",
-        "py-spy",
-        "--seconds",
-        "0.2",
-        "--when",
-        "step > 3x",
-        "--json",
-        "--out",
-        str(tmp_path / "x"),
-    )
+    done = sampled_by_py_spy("--when", "step > 3x", "--json", "--out", str(tmp_path / "x"))
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["capture"]["reason"].startswith("step > 3x: step")

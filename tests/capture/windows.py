@@ -1,0 +1,33 @@
+"""Windows of py-spy that are long enough on a busy machine too, where it may get no CPU for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from llmtop.errors import NotPossibleHere
+
+WINDOWS = (0.3, 3.0, 10.0)
+"""Seconds; each is tried where the one before it had too few samples."""
+NO_SAMPLES = "py-spy wrote no samples"
+T = TypeVar("T")
+
+
+def sampled(capture: Callable[[float], T], is_enough: Callable[[T], bool] = lambda found: True) -> T:
+    """Return what `capture(seconds)` found in a window of that length, a longer one where the first had too little.
+
+    Args:
+        capture: called with the seconds; what it raises is passed on, except that there were no samples.
+        is_enough: whether the samples that it found are enough to judge them. The last window's are returned
+            whatever they are.
+    """
+    for seconds in WINDOWS[:-1]:
+        try:
+            found = capture(seconds)
+        except NotPossibleHere as error:
+            if NO_SAMPLES not in str(error):
+                raise
+            continue
+        if is_enough(found):
+            return found
+    return capture(WINDOWS[-1])
