@@ -7,21 +7,24 @@ from typing import TypeVar
 
 from llmtop.errors import NotPossibleHere
 
-WINDOWS = (0.3, 3.0, 10.0)
-"""Seconds; each is tried where the one before it had too few samples."""
+LONGER = (3.0, 10.0)
+"""Seconds of the windows that are tried where the one before had too few samples."""
 NO_SAMPLES = "py-spy wrote no samples"
 T = TypeVar("T")
 
 
-def sampled(capture: Callable[[float], T], is_enough: Callable[[T], bool] = lambda found: True) -> T:
-    """Return what `capture(seconds)` found in a window of that length, a longer one where the first had too little.
+def sampled(
+    capture: Callable[[float], T], is_enough: Callable[[T], bool] = lambda found: True, first: float = 0.3
+) -> T:
+    """Return what `capture(seconds)` found in a window of that length, a longer one where it was too short.
 
     Args:
         capture: called with the seconds; what it raises is passed on, except that there were no samples.
         is_enough: whether the samples that it found are enough to judge them. The last window's are returned
             whatever they are.
+        first: seconds of the first window.
     """
-    for seconds in WINDOWS[:-1]:
+    for seconds in (first, LONGER[0]):
         try:
             found = capture(seconds)
         except NotPossibleHere as error:
@@ -30,4 +33,4 @@ def sampled(capture: Callable[[float], T], is_enough: Callable[[T], bool] = lamb
             continue
         if is_enough(found):
             return found
-    return capture(WINDOWS[-1])
+    return capture(LONGER[1])

@@ -18,6 +18,7 @@ from llmtop.capture.base.job import Plan, Target
 from llmtop.nsys_cli import tool as nsys
 from tests.capture.conftest import Start, Training
 from tests.capture.nsys.under_nsys import odd_notes, plan, ranges, session_state
+from tests.capture.windows import sampled
 from tests.support.captured_steps import whole_steps
 from tests.support.processes import environment, wait_for
 
@@ -30,7 +31,7 @@ def test_five_steps_are_captured_and_the_report_is_cut_to_five(under_nsys: Train
     result = take.take(plan(target, captures), lambda progress: stages.append(progress.stage))
     assert list(dict.fromkeys(stages)) == ["prepare", "start", "record", "stop", "export", "analyse", "done"]
     assert result.trace is not None
-    assert 5 <= ranges(result.trace, "step") <= 12
+    assert ranges(result.trace, "step") >= 5, "steps go on until nsys has stopped"
     assert ranges(result.trace, "forward") >= 5
     assert whole_steps(result.report) == 5
     assert result.info.state == "done"
@@ -75,7 +76,7 @@ def test_the_command_line_captures_and_prints_json_alone(under_nsys: Training, c
     )
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
-    assert 5 <= ranges(Path(facts["trace"]), "step") <= 12
+    assert ranges(Path(facts["trace"]), "step") >= 5
     assert facts["report"]["steps"]["count"] == 5
     assert facts["capture"]["engine"] == "nsys"
     assert facts["bytes"] > 0
@@ -120,7 +121,7 @@ def test_the_ranks_of_one_launch_are_in_one_report_and_elsewhere_a_file_each(
             pid for (pid,) in database.execute("SELECT DISTINCT (globalTid >> 24) & 0xFFFFFF FROM NVTX_EVENTS")
         }
     assert pids == {target.pid for target in ranks}
-    apart = take.take(Plan("py-spy", ranks, captures, seconds=0.3))
+    apart = sampled(lambda seconds: take.take(Plan("py-spy", ranks, captures, seconds=seconds)))
     assert {path.name for path in apart.folder.glob("*.speedscope.json")} == {
         "rank0.speedscope.json",
         "rank1.speedscope.json",
