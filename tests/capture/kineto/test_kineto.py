@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ class TestCapture:
     @pytest.mark.slow("a capture more; test_five_steps_of_an_unmodified_script has one")
     def test_by_the_clock(self, training: Training, captures: Path) -> None:
         result = take.take(plan(training, captures, steps=None, seconds=0.5))
-        assert 4 <= result.report.steps.count <= 14
+        assert 1 <= result.report.steps.count <= 14, "ten, or fewer where steps take longer than they sleep"
 
     def test_cancelled_before_the_process_was_told(self, training: Training, captures: Path) -> None:
         cancelled = threading.Event()
@@ -127,11 +128,18 @@ def test_the_host_is_no_child_and_goes_with_the_training(start: Start) -> None:
 
 
 def _host_of(directory: Path) -> int:
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        words = entry.read_bytes().split(b"\0")
-        if b"llmtop.capture.kineto.spawn" in words and os.fsencode(directory) in words:
-            return int(entry.parent.name)
-    raise AssertionError(f"nobody hosts {directory}")
+    def look() -> int | None:
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):  # a process that ends meanwhile
+                words = entry.read_bytes().split(b"\0")
+                if b"llmtop.capture.kineto.spawn" in words and os.fsencode(directory) in words:
+                    return int(entry.parent.name)
+        return None
+
+    # The host's fork may become its program after the training's first step.
+    host = wait_for(look, what=f"a host of {directory}")
+    assert host is not None
+    return host
 
 
 def test_the_users_own_kineto_settings_are_left_alone() -> None:

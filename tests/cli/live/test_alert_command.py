@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -73,8 +74,17 @@ def test_a_command_that_fails_is_a_note_until_one_succeeds(tmp_path: Path, comma
 def test_a_command_that_never_ends_is_killed_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alert_command, "TIMEOUT_SECONDS", 0.5)
     pids = tmp_path / "pids"
+
+    class AfterPids(subprocess.Popen[bytes]):
+        """The time of a command begins when it has written its file."""
+
+        def communicate(self, *arguments: Any, **more: Any) -> tuple[bytes, bytes]:
+            wait_for(lambda: pids.exists() and pids.read_text(), what="the command to start another")
+            return super().communicate(*arguments, **more)
+
+    monkeypatch.setattr(alert_command.subprocess, "Popen", AfterPids)
+    monkeypatch.setattr(alert_command, "TIMEOUT_SECONDS", 0.5)
     tap = AlertCommand(f"sleep 300 & echo $! > '{pids}'; wait")
     tap(snapshot(alert()))
     assert "was killed" in wait_for(lambda: tap(snapshot(alert())).host.notes)[0]
@@ -121,4 +131,4 @@ def test_the_monitor_tells_of_a_gpu_that_spins(tmp_path: Path, runtime_dir: Path
         assert len(told(out)) == 1
     finally:
         monitor.terminate()
-        assert monitor.wait(10) == 0
+        assert monitor.wait(240) == 0
