@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from llmtop.capture import targets
 from llmtop.capture.base.job import Target
+from llmtop.protocol.client import Connection
 from tests.support.nsys import NO_NSYS, find_nsys
 from tests.support.processes import REPOSITORY, environment, wait_for
 
@@ -60,6 +62,19 @@ class Training:
 
 
 Start = Callable[..., Training]
+
+
+@pytest.fixture
+def stops_training() -> None:
+    """Of a test that stops a training: llmtop waits no longer than usual for an answer of it."""
+
+
+@pytest.fixture(autouse=True)
+def _patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait long for the answer of a training, which on a busy machine may get no CPU for seconds."""
+    if "stops_training" not in request.fixturenames:
+        patient = functools.partial(Connection.open, timeout_s=60.0)
+        monkeypatch.setattr(Connection, "open", staticmethod(patient))
 
 
 @pytest.fixture

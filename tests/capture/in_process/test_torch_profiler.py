@@ -142,6 +142,7 @@ def test_a_full_disk_is_told_and_no_half_file_is_left(start: Start, captures: Pa
 
 
 @pytest.mark.slow("a training that is stopped, and a capture after it")
+@pytest.mark.usefixtures("stops_training")
 def test_a_hung_training_is_told_and_can_be_captured_later(
     training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
 
 
 @pytest.mark.slow("waits for a training that is stopped")
+@pytest.mark.usefixtures("stops_training")
 def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_a_training_that_ends_within_the_window_leaves_its_report(
 
 
 @pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
+@pytest.mark.usefixtures("stops_training")
 def test_a_stopped_training_is_captured_without_waiting_for_ever(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
     os.kill(under_nsys.pid, signal.SIGSTOP)
