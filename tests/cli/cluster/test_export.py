@@ -86,8 +86,13 @@ def test_what_a_dcgm_exporter_on_the_node_tells_is_left_to_it(scenario: Path) ->
         threading.Thread(target=dcgm.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         url = f"http://127.0.0.1:{dcgm.server_port}/metrics"
         with Exporter("-i", "0.2", "--dcgm-exporter", url, scenario=scenario) as exporter:
-            page = exporter.when("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", least=8)
-            assert [one[1]["gpu"] for one in of(page, "DCGM_FI_DEV_GPU_UTIL")] == ["7"]
+            exporter.when("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", least=8)
+
+            def told() -> list[str]:
+                return [one[1]["gpu"] for one in of(exporter.page(), "DCGM_FI_DEV_GPU_UTIL")]
+
+            # On a busy machine the server may reply later than within the exporter's limit, and is asked again.
+            wait_for(lambda: told() == ["7"], 150, "the one GPU that the node's dcgm-exporter does not know")
         dcgm.shutdown()
 
 
@@ -128,14 +133,15 @@ def test_another_user_on_the_port_of_dcgm_exporter_takes_no_series_away(
 
         def told() -> list[Sample] | None:
             page = samples(file.read_text()) if file.exists() else []
-            return page if len(of(page, "DCGM_FI_DEV_POWER_USAGE")) == 8 else None
+            ignored = [sample[1]["uid"] for sample in of(page, "llmtop_dcgm_exporter_ignored")]
+            is_ready = len(of(page, "DCGM_FI_DEV_POWER_USAGE")) == 8 and ignored == (["4141"] if ours else [])
+            return page if is_ready else None
 
         page = wait_for(told, 60)
+        assert page is not None
         assert len(of(page, "DCGM_FI_DEV_GPU_UTIL")) == ours
-        ignored = [sample[1]["uid"] for sample in of(page, "llmtop_dcgm_exporter_ignored")]
-        assert ignored == (["4141"] if ours else [])
+        wait_for(lambda: exporter.said.count("\n") == 1 + bool(ours), what="the lines on standard error")
         assert exporter.said.count("is ignored: user 4141 listens there") == bool(ours)
-        assert exporter.said.count("\n") == 1 + bool(ours)
 
 
 @pytest.mark.slow("two exporters after 600 steps; test_gpus_and_a_training_are_told_and_no_command_line has one")
