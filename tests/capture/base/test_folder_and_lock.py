@@ -102,11 +102,16 @@ def test_the_commit_of_the_trainings_folder_is_told(tmp_path: Path) -> None:
     (repository / "train.py").write_text("1")
     subprocess.run(["git", "-C", str(repository), "add", "."], check=True, timeout=240)
     subprocess.run(["git", "-C", str(repository), *identity, "commit", "-qm", "x"], check=True, timeout=240)
-    process = subprocess.Popen(["sleep", "60"], cwd=repository)
+    process = subprocess.Popen(["sleep", "600"], cwd=repository)
+
+    def state() -> folder.Git | None:
+        found = folder.git_state(process.pid)
+        return None if found is None or found.dirty is None else found  # git took longer than is waited for
+
     try:
-        clean = folder.git_state(process.pid)
+        clean = wait_for(state, what="git")
         (repository / "train.py").write_text("2")
-        changed = folder.git_state(process.pid)
+        changed = wait_for(state, what="git")
     finally:
         process.kill()
         process.wait(100)

@@ -99,7 +99,9 @@ def test_a_cancel_leaves_nothing_and_the_training_can_be_captured_again(
     with pytest.raises(Cancelled):
         take.take(Plan("torch.profiler", (target,), captures, seconds=600.0), cancel, cancelled)
     assert list(captures.iterdir()) == []
-    assert taken(target, captures, 0.3).info.seconds_recorded is not None
+    result = wait_for(lambda: _taken_if_free(target, captures), what="the process to be free for another capture")
+    assert result is not None
+    assert result.info.seconds_recorded is not None
 
 
 @pytest.mark.slow(
@@ -113,7 +115,9 @@ def test_nothing_is_recorded_for_a_monitor_that_has_gone(training: Training, cap
         path = str(captures / "left.json")
         monitor.send(wire.CaptureRequest(id="x", engine="torch.profiler", path=path, steps=5, seconds=600.0))
         wait_for(lambda: _records(monitor), what="the recording to begin")
-    wait_for(lambda: _free(target, captures), what="the process to be free for another capture")
+    result = wait_for(lambda: _taken_if_free(target, captures), what="the process to be free for another capture")
+    assert result is not None
+    assert result.info.state == "done"
     assert not (captures / "left.json").exists()
 
 
@@ -122,10 +126,10 @@ def _records(monitor: client.Connection) -> bool:
     return any(isinstance(one, wire.CaptureState) and one.state == "recording" for one in found)
 
 
-def _free(target: Target, captures: Path) -> bool:
+def _taken_if_free(target: Target, captures: Path) -> take.Result | None:
     try:
-        return taken(target, captures, 0.3).info.state == "done"
+        return taken(target, captures, 0.3)
     except NotPossibleHere as refusal:
         if "is running in this process" not in str(refusal):
             raise
-        return False
+        return None

@@ -143,13 +143,12 @@ def test_a_damaged_question_does_not_stop_the_host(host: FabricHost, body: bytes
 
 def test_a_datagram_from_elsewhere_is_not_answered(host: FabricHost, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
-        stranger.settimeout(0.3)
         stranger.bind(str(host.directory.parent / f"stranger-{os.getpid()}"))
         question = struct.pack("@iiq1i", 3, 1, 0, 1)
         stranger.sendto(struct.pack("@Q32s", len(question), b"req") + question, str(host.directory / "dynolog"))
-        with pytest.raises(TimeoutError):
-            stranger.recv(4096)
-    assert answer(ask(host)) == b""
+        assert answer(ask(host)) == b""
+        with pytest.raises(BlockingIOError):  # it was before that question, and has got no answer
+            stranger.recv(4096, socket.MSG_DONTWAIT)
 
 
 def test_the_directory_is_private_and_short_even_where_llmtop_dir_is_long(
@@ -164,7 +163,10 @@ def test_the_directory_is_private_and_short_even_where_llmtop_dir_is_long(
     subprocess.run(["rm", "-r", str(directory)], check=True, timeout=240)
 
 
-def test_launchers_and_spawned_workers_are_no_trainings(host: FabricHost, tmp_path: Path) -> None:
+def test_launchers_and_spawned_workers_are_no_trainings(
+    host: FabricHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "FRESH_SECONDS", 600.0)  # each asks once
     script = tmp_path / "ask.py"
     script.write_text(
         "import os, socket, struct, sys, time\n"
