@@ -158,7 +158,7 @@ def test_the_tutorial_runs_in_its_order(reader: Reader) -> None:
     finally:
         if beside is not None:
             beside.kill()
-            beside.wait(10)
+            beside.wait(100)
 
 
 @pytest.mark.torch

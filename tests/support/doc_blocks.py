@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,12 @@ from tests.support.terminal import Terminal
 REASON: Final = re.compile(r"<!-- not run: needs (a GPU|root|a cluster)\b.*-->$")
 ELSEWHERE: Final = re.compile(r"<!-- run by (tests/[\w/]+\.py) -->$")
 _FENCE: Final = re.compile(r"^ *```(\w*)$")
+
+
+def _has_output(process: subprocess.Popen[str]) -> bool:
+    """Return True if there is something to read of it, or it has ended."""
+    assert process.stdout is not None
+    return bool(select.select([process.stdout], [], [], 0)[0])
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ while time.monotonic() < end:
 """
 """Stands for a training of the reader's: steps of 4 ms, without torch, so that it starts in 0.1 s."""
 ENDLESS: Final = re.compile(r"^llmtop (export(?!.*--rules)|mcp|--json|record(?!.*--(?:seconds|daemon)))")
-"""Commands that run until they are interrupted; each is interrupted after `ENDLESS_S`."""
+"""Commands that run until they are interrupted; each is interrupted after `ENDLESS_S`, once it has printed."""
 ENDLESS_S: Final = 4.0
 DECIDES: Final = {"bench": (0, 1, 3), "compare": (0, 1, 3), "postmortem": (0, 3)}
 """Exit codes of commands that decide: on a busy machine each of them is right."""
@@ -174,6 +181,8 @@ class Reader:
             try:
                 if endless:
                     time.sleep(ENDLESS_S)
+                    # Before it prints, it may still import its modules, and would end with a traceback.
+                    wait_for(lambda: _has_output(process), what=f"a line of {command}")
                     assert process.poll() is None, f"{line}: ended by itself"
                     os.killpg(process.pid, signal.SIGINT)
                 output, _ = process.communicate(timeout=seconds)

@@ -231,7 +231,7 @@ def llmtop(
     *arguments: str | Path,
     env: Mapping[str, str] | None = None,
     data_bytes: int | None = None,
-    timeout: float = 60,
+    timeout: float = 240,
 ) -> subprocess.CompletedProcess[str]:
     """Run `llmtop ARGUMENTS` to its end and return what it printed; as `subprocess.run` with text and captured."""
     words = [str(one) for one in arguments]

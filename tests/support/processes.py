@@ -38,6 +38,11 @@ LIMIT_SECONDS = 240.0
 """Below the limit that pytest-timeout has for a whole test, so that the message names what was waited for."""
 
 
+def busy_limit(seconds: float) -> float:
+    """Return for how long to wait at most for what takes less than `seconds` on a quiet machine."""
+    return max(seconds, min(BUSY_TIMES * seconds, LIMIT_SECONDS))
+
+
 def wait_for(condition: Callable[[], T], seconds: float = 60.0, what: str = "") -> T:
     """Poll until `condition()` is truthy and return it.
 
@@ -50,7 +55,7 @@ def wait_for(condition: Callable[[], T], seconds: float = 60.0, what: str = "") 
     Raises:
         AssertionError: not within the limit.
     """
-    seconds = max(seconds, min(BUSY_TIMES * seconds, LIMIT_SECONDS))
+    seconds = busy_limit(seconds)
     deadline = time.monotonic() + seconds
     while True:
         value = condition()

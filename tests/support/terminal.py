@@ -19,7 +19,7 @@ from typing import Any
 import pyte
 
 from tests.support import preloaded
-from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.processes import REPOSITORY, busy_limit, environment, wait_for
 
 
 class Terminal:
@@ -86,7 +86,7 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(busy_limit(10))
         self._reading.set()
         for descriptor in (self._master, self._slave):
             if descriptor >= 0:
@@ -186,7 +186,7 @@ class Terminal:
 
     def ends(self, seconds: float = 20.0) -> int:
         """Wait until the command has ended and what it wrote is read, and return its exit code."""
-        code = self.process.wait(seconds)
+        code = self.process.wait(busy_limit(seconds))
         if self._reading.is_set() and self._master >= 0:
             wait_for(lambda: not select.select([self._master], [], [], 0)[0], seconds, "the rest of what it wrote")
             with self._lock:

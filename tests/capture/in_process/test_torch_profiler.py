@@ -207,7 +207,7 @@ def test_a_request_while_one_runs_is_refused(training: Training, tmp_path: Path)
 
 def _states(connection: client.Connection, until: str) -> dict[str, list[wire.CaptureState]]:
     states: dict[str, list[wire.CaptureState]] = {}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         for message in connection.receive(0.1):
             if isinstance(message, wire.CaptureState):

@@ -103,7 +103,7 @@ def test_each_node_says_how_old_and_how_sure_its_values_are(tmp_path: Path) -> N
         cluster = Cluster(Client(server.url, limit=60))
 
         view = seen(cluster, lambda view: view.nodes_up == 4 and node(view, "ahead").clock_ahead_seconds)
-        assert node(view, "ahead").clock_ahead_seconds == pytest.approx(120.0, abs=1.0)
+        assert node(view, "ahead").clock_ahead_seconds == pytest.approx(120.0, abs=10.0)
         assert [one.name for one in view.nodes if one.clock_ahead_seconds is not None] == ["ahead"]
         assert not any(one.is_stale for one in view.nodes)
         assert (node(view, "ahead").data_age_seconds or 0.0) < 10.0, "the age is by the node's own clock"

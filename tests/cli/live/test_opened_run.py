@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from llmtop.runs.records import RecentSteps
+from llmtop.runs.run_file import RunFile
 from tests.support.processes import environment, wait_for
 from tests.support.terminal import Terminal
 
@@ -37,11 +39,17 @@ def start(runs: Path, directory: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+def recent_steps(runs: Path) -> int:
+    """How many steps of the last minute are in the files of these runs."""
+    found = (one for file in runs.glob("*/*.last?") for one in RunFile(file).records())
+    return sum(len(one.steps) for one in found if isinstance(one, RecentSteps))
+
+
 @pytest.mark.slow("a run and a screen; test_a_replay_shows_what_was_seen_and_marks_what_is_recomputed replays one")
 def test_a_killed_training_is_opened_in_its_last_minute(runtime_dir: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     training = start(runs, runtime_dir)
-    time.sleep(6)
+    wait_for(lambda: recent_steps(runs) >= 50, what="five seconds of steps in its files")
     training.send_signal(signal.SIGKILL)
     training.wait(60)
     with Terminal([*LLMTOP, "runs", "open"], (120, 30), **variables(runs, runtime_dir)) as terminal:
