@@ -241,16 +241,19 @@ def test_an_output_that_lacks_a_character_ends_nothing(arguments: tuple[str, ...
 
 @pytest.mark.slow("test_a_slow_consumer_gets_fewer_snapshots_and_never_two_at_once finds the same fault")
 def test_a_reader_that_stops_reading_holds_up_only_itself(llmtop: Llmtop) -> None:
-    stream = llmtop("--json", "--interval", "0.1")
+    stream = llmtop("--json", "--interval", "0.1", pipesize=4096)  # a line has some kilobytes
     assert stream.stdout is not None
     stream.stdout.readline()
-    time.sleep(3)  # some hundred lines of many kilobytes: far over a pipe's 64 KiB
+    began = time.monotonic()
+    time.sleep(3)
+    intervals = (time.monotonic() - began) / 0.1
     memory = int(Path(f"/proc/{stream.pid}/statm").read_text().split()[1])
     stream.send_signal(signal.SIGTERM)
     out, _ = finished(stream)
     assert memory * 4096 < 200 << 20
     times = [json.loads(line)["time"] for line in out.splitlines()]
     assert times == sorted(times)
+    assert len(times) < intervals / 2, "what was not read in time is left out"
 
 
 def test_what_is_recorded_is_what_was_streamed(llmtop: Llmtop, tmp_path: Path) -> None:
