@@ -79,9 +79,9 @@ def test_a_command_that_never_ends_is_killed_with_what_it_started(
     class AfterPids(subprocess.Popen[bytes]):
         """The time of a command begins when it has written its file."""
 
-        def communicate(self, *arguments: Any, **more: Any) -> tuple[bytes, bytes]:
+        def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[bytes, bytes]:
             wait_for(lambda: pids.exists() and pids.read_text(), what="the command to start another")
-            return super().communicate(*arguments, **more)
+            return super().communicate(input, timeout=timeout)
 
     monkeypatch.setattr(alert_command.subprocess, "Popen", AfterPids)
     monkeypatch.setattr(alert_command, "TIMEOUT_SECONDS", 0.5)
