@@ -66,7 +66,7 @@ Start = Callable[..., Training]
 
 @pytest.fixture
 def stops_training() -> None:
-    """Of a test that stops a training: llmtop waits no longer than usual for an answer of it."""
+    """Mark of a test that stops a training: llmtop waits no longer than usual for its answer."""
 
 
 @pytest.fixture(autouse=True)
