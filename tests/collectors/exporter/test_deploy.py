@@ -162,8 +162,8 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 PROLOG = DEPLOY / "slurm-task-prolog.sh"
 FAKE = """#!/bin/sh
-echo "$@" > "$0.arguments"; echo loud; echo louder >&2
 trap 'echo ended > "$0.ended"; exit 0' TERM
+echo "$@" > "$0.arguments"; echo loud; echo louder >&2
 while :; do sleep 0.1; done
 """
 
@@ -187,16 +187,17 @@ def test_the_prolog_starts_an_exporter_that_ends_with_the_step_and_prints_nothin
     arguments = tmp_path / "exporter.arguments"
     wait_for(lambda: arguments.exists() and arguments.read_text())
     assert "--file-sd /shared/llmtop-node7-9401.json" in arguments.read_text()
-    assert (tmp_path / "log").read_text() == "loud\nlouder\n"
-    stepd.communicate("\n", timeout=20)
+    log = tmp_path / "log"
+    wait_for(lambda: log.read_text() == "loud\nlouder\n", what="both lines of the exporter")
+    stepd.communicate("\n", timeout=240)
     wait_for((tmp_path / "exporter.ended").exists, what="the exporter to end with the step")
 
 
 def test_the_prolog_starts_one_a_node_and_never_fails(tmp_path: Path) -> None:
     other = prolog(tmp_path, SLURM_LOCALID="1")
-    assert other.communicate("\n", timeout=20)[0] == "[] 0\n"
+    assert other.communicate("\n", timeout=240)[0] == "[] 0\n"
     assert not (tmp_path / "exporter.arguments").exists()
     missing = prolog(tmp_path, SLURM_LOCALID="0", LLMTOP_EXPORT="/nonexistent/llmtop")
-    assert missing.communicate("\n", timeout=20)[0] == "[] 0\n"
+    assert missing.communicate("\n", timeout=240)[0] == "[] 0\n"
     readonly = prolog(tmp_path, SLURM_LOCALID="0", LLMTOP_EXPORT_LOG="/nonexistent/log")
-    assert readonly.communicate("\n", timeout=20)[0] == "[] 0\n"
+    assert readonly.communicate("\n", timeout=240)[0] == "[] 0\n"
