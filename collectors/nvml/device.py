@@ -48,7 +48,8 @@ FIRST_ROUNDS = 3
 """Rounds that no two threads are in at once. On freshly started machines with two H200s (driver 580) the monitor
 died within its first second in four starts of five; the one that left a stack was in its first nvmlGpmMetricsGet,
 after threads had made the first calls for both GPUs at once. With one GPU it never died."""
-_first_calls_lock = FirstCallsLock(patience=1.0)
+first_calls_lock = FirstCallsLock(patience=1.0)
+"""Held in the first rounds of each GPU; after 1 s of waiting its holder counts as stuck."""
 _slow_calls_lock = FirstCallsLock(patience=1.0)
 
 
@@ -289,7 +290,7 @@ class DeviceSampler:
 
     def _fast_round(self) -> None:
         self._fast_rounds += 1
-        with _first_calls_lock.hold() if self._fast_rounds <= FIRST_ROUNDS else nullcontext():
+        with first_calls_lock.hold() if self._fast_rounds <= FIRST_ROUNDS else nullcontext():
             self._read_fast()
         if self._fast_rounds <= FIRST_ROUNDS:
             self._on_fresh()
@@ -366,7 +367,7 @@ class DeviceSampler:
 
     def _slow_round(self) -> None:
         self._slow_rounds += 1
-        with (_first_calls_lock if self._slow_rounds == 1 else _slow_calls_lock).hold():
+        with (first_calls_lock if self._slow_rounds == 1 else _slow_calls_lock).hold():
             self._read_slow()
 
     def _end_slow(self) -> None:

@@ -13,8 +13,6 @@ from collectors.nvml.calls import Caller
 from collectors.nvml.enumerate import FoundGpus
 from collectors.nvml.source import NvmlSource
 
-_CLOSE_SECONDS = 0.8
-
 
 class OwnSource(NvmlSource):
     """A GpuSource made of an `NvmlSource`: its reading as the monitor gets it; an end that leaves no thread."""
@@ -26,15 +24,15 @@ class OwnSource(NvmlSource):
         self.hand_over()
         return msgspec.convert(json.loads(json.dumps(self.reading_values())), GpuReading)
 
-    def close(self) -> None:
-        """Stop its threads, and NVML with them unless one is still inside a call."""
-        deadline = time.monotonic() + _CLOSE_SECONDS
+    def close(self, seconds: float = 0.8) -> None:
+        """Stop its threads, and NVML with them unless one is still inside a call after so many seconds."""
+        deadline = time.monotonic() + seconds
         self._closing = True
         self._watch.stop()
         samplers = list(self._samplers.copy().values())
         for sampler in samplers:
             sampler.stop()
-        ended = self._watch.join(_CLOSE_SECONDS / 2) and all(sampler.join(deadline) for sampler in samplers)
+        ended = self._watch.join(seconds / 2) and all(sampler.join(deadline) for sampler in samplers)
         if not (ended and self._initialised) or self._lookup.is_waiting:
             return
         self._initialised = False

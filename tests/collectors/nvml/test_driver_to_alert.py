@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+import collectors.nvml.device
+from collectors.gpu.poll_times import STALE_SECONDS
 from llmtop.model.snapshot import Alert, Host, Snapshot
 from llmtop.rules.engine import Rules
 from tests.support.nvml_source import OwnSource
@@ -77,10 +79,17 @@ def _xid(number: int) -> Callable[[Scenario], Scenario]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_error_is_as_grave_as_what_is_lost(
-    source: OwnSource, nvml_stub: Driver, fault: Callable[[Scenario], Scenario], words: str, severity: str
+    source: OwnSource,
+    nvml_stub: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Scenario], Scenario],
+    words: str,
+    severity: str,
 ) -> None:
     source.start()
     wait_for(lambda: [gpu.power_limit_watts for gpu in source.latest().gpus if gpu.power_limit_watts][7:])
+    if words == "has not answered":
+        monkeypatch.setattr(collectors.nvml.device, "STALE_SECONDS", STALE_SECONDS)
     fault(nvml_stub.scenario).write()
     assert alert_of(source, 5, "gpu_error", words).severity == severity
 

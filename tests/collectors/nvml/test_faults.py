@@ -12,6 +12,7 @@ import collectors.nvml.device
 import collectors.nvml.faults
 import collectors.nvml.rounds
 import collectors.nvml.source
+from collectors.base.source import GpuReading
 from collectors.nvml.calls import ABSENT, LOST, is_unspecific, status_text
 from llmtop.model.signals import SIGNALS
 from llmtop.model.snapshot import Gpu
@@ -58,6 +59,11 @@ def absent(gpu: Gpu) -> set[str]:
 
 def whole(gpu: Gpu) -> bool:
     return not absent(gpu)
+
+
+def well(gpu: Gpu) -> bool:
+    """All of its values, and no error: with `impatient` a busy machine can make any GPU late for a moment."""
+    return whole(gpu) and gpu.error is None
 
 
 @pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
@@ -139,13 +145,12 @@ def test_a_hanging_gpu_loses_its_values_and_delays_nobody(nvml_stub: Driver, imp
     source.start()
     gpu_when(source, 3, whole)
     nvml_stub.scenario.hang("nvmlDeviceGetPowerUsage", gpu=3).set(5, util=12).write()
-    stuck = gpu_when(source, 3, lambda gpu: gpu.error is not None)
+    stuck = gpu_when(source, 3, lambda gpu: "nvmlDeviceGetPowerUsage" in (gpu.error or ""))
     assert "the driver has not answered for" in (stuck.error or "")
-    assert "nvmlDeviceGetPowerUsage" in (stuck.error or "")
     assert (stuck.util_pct, stuck.power_watts, stuck.sm_active_pct) == (None, None, None)
-    assert gpu_when(source, 5, lambda gpu: gpu.util_pct == 12).error is None
+    gpu_when(source, 5, lambda gpu: gpu.util_pct == 12 and gpu.error is None)
     nvml_stub.scenario.mend("nvmlDeviceGetPowerUsage", gpu=3).write()
-    assert gpu_when(source, 3, whole).error is None
+    gpu_when(source, 3, well)
 
 
 @pytest.mark.slow(
@@ -155,8 +160,8 @@ def test_a_dear_call_that_hangs_takes_only_the_dear_values(nvml_stub: Driver, im
     source = impatient_source
     nvml_stub.scenario.hang("nvmlDeviceGetFieldValues", gpu=1).write()
     source.start()
-    gpu = gpu_when(source, 1, lambda gpu: gpu.error is not None and gpu.sm_active_pct is not None)
-    assert "nvmlDeviceGetFieldValues has not returned for" in (gpu.error or "")
+    words = "nvmlDeviceGetFieldValues has not returned for"
+    gpu = gpu_when(source, 1, lambda gpu: words in (gpu.error or "") and gpu.sm_active_pct is not None)
     assert gpu.energy_joules is None
     assert gpu.util_pct == 99
 
@@ -178,8 +183,12 @@ def test_a_gpu_that_hangs_before_it_said_who_it_is_hides_nobody(
     source = impatient_source
     nvml_stub.scenario.hang("nvmlDeviceGetHandleByIndex_v2", gpu=3).hang("nvmlDeviceGetUUID", gpu=0).write()
     source.start()
-    reading = reading_when(source, lambda reading: len(reading.gpus) == 8 and whole(reading.gpus[7]))
-    assert [gpu.index for gpu in reading.gpus if gpu.error is not None] == [0, 3]
+
+    def only_those_two(reading: GpuReading) -> bool:
+        with_error = [gpu.index for gpu in reading.gpus if gpu.error is not None]
+        return len(reading.gpus) == 8 and whole(reading.gpus[7]) and with_error == [0, 3]
+
+    reading = reading_when(source, only_those_two)
     assert (reading.gpus[3].uuid, reading.gpus[3].util_pct) == ("unknown-3", None)
     assert "the driver has not answered for" in (reading.gpus[3].error or "")
     nvml_stub.scenario.mend("nvmlDeviceGetHandleByIndex_v2", gpu=3).mend("nvmlDeviceGetUUID", gpu=0).write()
@@ -200,13 +209,12 @@ def test_a_lost_gpu_is_named_and_comes_back(nvml_stub: Driver, impatient_source:
     source.start()
     gpu_when(source, 6, whole)
     nvml_stub.scenario.fail("*", code, gpu=6).write()
-    lost = gpu_when(source, 6, lambda gpu: gpu.error is not None and gpu.util_pct is None)
-    assert status_text(code) in (lost.error or "")
+    lost = gpu_when(source, 6, lambda gpu: status_text(code) in (gpu.error or "") and gpu.util_pct is None)
     assert lost.uuid == gpu_uuid(6)
     assert len(source.latest().gpus) == 8
-    assert gpu_when(source, 5, whole).error is None
+    gpu_when(source, 5, well)
     nvml_stub.scenario.mend("*", gpu=6).write()
-    assert gpu_when(source, 6, whole).error is None
+    gpu_when(source, 6, well)
 
 
 def test_a_gpu_that_only_a_new_start_of_nvml_finds_comes_back_under_its_new_index(
@@ -215,9 +223,8 @@ def test_a_gpu_that_only_a_new_start_of_nvml_finds_comes_back_under_its_new_inde
     source = impatient_source
     nvml_stub.scenario.set(2, lost=1, sticky_loss=1).set(7, util=7).write()
     source.start()
-    reading = reading_when(source, lambda reading: len(reading.gpus) == 8 and reading.gpus[2].error)
+    reading = reading_when(source, lambda r: len(r.gpus) == 8 and status_text(15) in (r.gpus[2].error or ""))
     assert reading.gpus[2].uuid == "unknown-2", "a GPU that was lost before it could say who it is"
-    assert status_text(15) in (reading.gpus[2].error or "")
     # The GPU is back; the driver lists it first from the next start on.
     nvml_stub.scenario.set(2, lost=0)
     nvml_stub.scenario.order = [2, 0, 1, 3, 4, 5, 6, 7]
@@ -225,6 +232,17 @@ def test_a_gpu_that_only_a_new_start_of_nvml_finds_comes_back_under_its_new_inde
     reading = reading_when(source, lambda reading: reading.gpus[0].uuid == gpu_uuid(2) and whole(reading.gpus[0]))
     assert [gpu.uuid for gpu in reading.gpus] == [gpu_uuid(slot) for slot in nvml_stub.scenario.order]
     assert gpu_when(source, 7, whole).util_pct == 7
+
+
+def only_one_unlisted(source: OwnSource) -> tuple[GpuReading, Gpu]:
+    """Wait for a reading with one GPU that the driver no longer lists, while all the others are well."""
+
+    def found(reading: GpuReading) -> bool:
+        errors = [gpu.error for gpu in reading.gpus if not well(gpu)]
+        return len(errors) == 1 and "no longer lists" in (errors[0] or "")
+
+    reading = reading_when(source, found)
+    return reading, next(gpu for gpu in reading.gpus if gpu.error is not None)
 
 
 def test_a_gpu_that_the_driver_no_longer_lists_keeps_its_row_until_it_is_back(
@@ -235,12 +253,9 @@ def test_a_gpu_that_the_driver_no_longer_lists_keeps_its_row_until_it_is_back(
     gpu_when(source, 2, whole)
     nvml_stub.scenario.order = [0, 1, 3, 4, 5, 6, 7]
     nvml_stub.scenario.set(2, lost=1).write()
-    reading = reading_when(
-        source, lambda reading: any("no longer lists" in (gpu.error or "") for gpu in reading.gpus)
-    )
-    assert status_text(15) in str([gpu.error for gpu in reading.gpus]), "why it was lost is still said"
-    gone = [gpu for gpu in reading.gpus if gpu.error is not None]
-    assert [(gpu.uuid, gpu.util_pct) for gpu in gone] == [(gpu_uuid(2), None)]
+    reading, gone = only_one_unlisted(source)
+    assert status_text(15) in (gone.error or ""), "why it was lost is still said"
+    assert (gone.uuid, gone.util_pct) == (gpu_uuid(2), None)
     assert len(reading.gpus) == 8
     nvml_stub.scenario.order = None
     nvml_stub.scenario.set(2, lost=0).write()
@@ -254,13 +269,14 @@ def test_nvml_is_not_restarted_while_a_thread_is_inside(nvml_stub: Driver, impat
     source.start()
     gpu_when(source, 4, whole)
     shut = nvml_stub.count("nvmlShutdown")
-    nvml_stub.scenario.hang("nvmlDeviceGetTemperature", gpu=4).set(2, lost=1).write()
-    gpu_when(source, 4, lambda gpu: gpu.error is not None)
-    gpu_when(source, 2, lambda gpu: gpu.error is not None)
+    nvml_stub.scenario.hang("nvmlDeviceGetTemperature", gpu=4).write()
+    gpu_when(source, 4, lambda gpu: "nvmlDeviceGetTemperature" in (gpu.error or ""))
+    nvml_stub.scenario.set(2, lost=1).write()
+    gpu_when(source, 2, lambda gpu: status_text(15) in (gpu.error or ""))
     looks = nvml_stub.count("nvmlDeviceGetCount_v2")
     wait_for(lambda: nvml_stub.count("nvmlDeviceGetCount_v2") > looks + 4)
     assert nvml_stub.count("nvmlShutdown") == shut
-    assert gpu_when(source, 0, whole).error is None
+    gpu_when(source, 0, well)
     nvml_stub.scenario.mend("nvmlDeviceGetTemperature", gpu=4).set(2, lost=0).write()
     gpu_when(source, 4, whole)
     gpu_when(source, 2, whole)
@@ -313,11 +329,9 @@ def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
     gpu_when(source, 5, whole)
     wait_for(lambda: nvml_stub.count("nvmlEventSetWait_v2") > 20)
     nvml_stub.scenario.xid(5, 79).write()
-    gpu = gpu_when(source, 5, lambda gpu: gpu.error is not None)
-    assert (gpu.error or "").startswith(
-        "Xid 79: the GPU cannot be reached over PCIe (it has fallen off the bus) at "
-    )
-    assert gpu_when(source, 4, whole).error is None
+    gpu = gpu_when(source, 5, lambda gpu: "Xid 79" in (gpu.error or ""))
+    assert "Xid 79: the GPU cannot be reached over PCIe (it has fallen off the bus) at " in (gpu.error or "")
+    gpu_when(source, 4, well)
     nvml_stub.scenario.xid(5, 4242).write()
     gpu_when(source, 5, lambda gpu: gpu.error is not None and "Xid 4242" in gpu.error and "Xid 79" in gpu.error)
     monkeypatch.setattr(collectors.nvml.faults, "XID_RETENTION_SECONDS", 0.0)
@@ -509,8 +523,7 @@ def test_why_a_gpu_was_lost_is_kept_when_the_driver_starts_without_it(
     gpu_when(source, 1, lambda gpu: status_text(15) in (gpu.error or ""))
     nvml_stub.scenario.order = [0, 2, 3, 4, 5, 6, 7]
     nvml_stub.scenario.write()
-    reading = reading_when(source, lambda r: "no longer lists" in str([gpu.error for gpu in r.gpus]))
-    gone = [gpu for gpu in reading.gpus if gpu.error is not None]
-    assert [gpu.uuid for gpu in gone] == [gpu_uuid(1)]
-    assert (gone[0].error or "").startswith(status_text(15))
-    assert "it was number 1" in (gone[0].error or "")
+    _, gone = only_one_unlisted(source)
+    assert gone.uuid == gpu_uuid(1)
+    assert (gone.error or "").startswith(status_text(15))
+    assert "it was number 1" in (gone.error or "")

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
+import collectors.nvml.device
 from collectors.base.source import GpuReading
+from collectors.gpu.first_calls_lock import FirstCallsLock
 from collectors.gpu.slow_poll_schedule import slow_offset
 from collectors.nvml.rounds import slow_pace
 from llmtop.hardware import clock_events
@@ -134,7 +136,10 @@ def test_gpm_pairs_are_never_closer_than_nvml_allows(nvml_stub: Driver) -> None:
     assert seen == {94.0}
 
 
-def test_the_first_gpm_calls_are_made_one_after_another(nvml_stub: Driver, source: OwnSource) -> None:
+def test_the_first_gpm_calls_are_made_one_after_another(
+    nvml_stub: Driver, source: OwnSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectors.nvml.device, "first_calls_lock", FirstCallsLock(patience=60.0))
     nvml_stub.scenario.delay("nvmlGpmSampleGet", 20_000).write()
     nvml_stub.forget_gpm()
     source.start()
@@ -172,7 +177,7 @@ def test_closing_gives_gpm_samples_back_and_shuts_down_with_nobody_inside(nvml_s
     source.start()
     gpu_when(source, 7, complete)
     assert nvml_stub.gpm_samples > before
-    source.close()
+    source.close(seconds=30)
     assert nvml_stub.gpm_samples == before
     assert nvml_stub.count("nvmlShutdown") == shut + 1
     assert nvml_stub.violations == 0
@@ -254,7 +259,10 @@ def test_mig_instances_are_rows_after_their_gpu(nvml_stub: Driver, source: OwnSo
     assert [(use.pid, use.gpu_uuid) for use in reading.uses] == [(4_000_004, mig_uuid(0, 9))]
 
 
-def test_a_reading_is_settled_once_every_instance_was_sampled_twice(nvml_stub: Driver, source: OwnSource) -> None:
+def test_a_reading_is_settled_once_every_instance_was_sampled_twice(
+    nvml_stub: Driver, source: OwnSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectors.nvml.device, "SETTLE_SECONDS", 60.0)
     scenario = nvml_stub.now(Scenario(count=2))
     scenario.mig(0, 7, used=GIB, total=18 * GIB).mig(0, 9, used=2 * GIB, total=18 * GIB)
     scenario.delay("nvmlDeviceGetMigMode", 400_000, gpu=0).write()
