@@ -31,7 +31,8 @@ ENGINES_SECONDS = 20.0
 _HEARD_WITHIN_SECONDS = 2.0
 """A step is received within this time. A stamp further from its arrival is by a wall clock that was set since."""
 _HOST = platform.node()
-_HISTORY_SECONDS = 0.5  # a process without steps sends no history: this is its time limit
+HISTORY_SECONDS = 0.5
+"""Seconds after the connection by which a history has come; a process without steps sends none."""
 
 
 class Training:
@@ -87,7 +88,7 @@ class Training:
             return True
         if self.stats.last is not None:
             return self._asked_engines
-        return time.monotonic() - self._connected_at > _HISTORY_SECONDS
+        return time.monotonic() - self._connected_at > HISTORY_SECONDS
 
     def attach(self, connection: client.Connection) -> None:
         """Take in what comes over this connection from now on."""

@@ -9,11 +9,15 @@ import time
 
 import llmtop
 
+AGAIN = ("--step-ms", "20", "--steps", "10", "--then", "sleep")
+"""Options of the training that `--then reattach` begins in the same process."""
+
 
 def main() -> None:
     """Step until killed or until --steps are done."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--until", default="", help="a file whose appearance ends the steps before --steps")
     parser.add_argument("--step-ms", type=float, default=20.0)
     parser.add_argument("--gap-ms", type=float, default=0.0, help="between steps, in no phase")
     parser.add_argument("--start-after", type=float, default=0.0, help="seconds between attach and the first step")
@@ -28,6 +32,8 @@ def main() -> None:
     print("attached", flush=True)
     time.sleep(args.start_after)
     for i in range(args.steps):
+        if args.until and os.path.exists(args.until):
+            break
         with llmtop.step(tokens=args.tokens, kind=args.kind):
             with llmtop.phase("forward"):
                 _wait(args.step_ms * 0.4)
@@ -41,7 +47,7 @@ def main() -> None:
     elif args.then == "exec":
         os.execv("/bin/sleep", ["sleep", "1000"])
     elif args.then == "reattach":
-        os.execv(sys.executable, [sys.executable, "-m", "tests.support.toy_training", "--step-ms", "20"])
+        os.execv(sys.executable, [sys.executable, "-m", "tests.support.toy_training", *AGAIN])
 
 
 def _wait(ms: float) -> None:

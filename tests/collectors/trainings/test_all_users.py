@@ -113,12 +113,12 @@ def test_a_folder_that_becomes_a_link_is_not_entered(parent: Path) -> None:
         ann.folder.rename(moved)
         ann.folder.symlink_to(moved)
         with pytest.raises(NotPossibleHere, match=r"is skipped: (Not a directory|Too many levels)"):
-            client.Connection.open(path, owner=ANN)
+            client.Connection.open(path, timeout_s=20, owner=ANN)
         with pytest.raises(NotPossibleHere, match="symbolic link"):
             client.discover(ann.folder, ANN)
         ann.folder.unlink()
         moved.rename(ann.folder)
-        client.Connection.open(path, owner=ANN).close()
+        client.Connection.open(path, timeout_s=20, owner=ANN).close()
 
 
 def test_a_process_of_somebody_else_behind_his_socket_is_not_spoken_with(parent: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_process_of_somebody_else_behind_his_socket_is_not_spoken_with(parent:
         for one in (folder, path):
             os.chown(one, BOB, BOB)
         with pytest.raises(NotPossibleHere, match=f"uid {ANN}"):
-            client.Connection.open(path, owner=BOB)
+            client.Connection.open(path, timeout_s=20, owner=BOB)
 
 
 def test_what_is_no_socket_is_left_alone(parent: Path, source: AllUsersSource) -> None:

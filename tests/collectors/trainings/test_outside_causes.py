@@ -18,6 +18,7 @@ from collectors.trainings.outside_causes import CAUSES_SECONDS, MOST_CAUSES, Out
 from llmtop.instrument.serve.stacks.stack_words import MAX_FRAMES, StackDescriber
 from llmtop.protocol import wire
 from llmtop.protocol.training_facts import CODE_AFTER, SampledStep
+from tests.support.processes import wait_for
 from tests.support.trainings import Heard, Training, connect
 
 LOOP = """
@@ -236,14 +237,16 @@ def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
         thread.start()
         begun.wait(100)
         describer = StackDescriber()
+        ident = thread.ident or 0
+        wait_for(lambda: (first := describer.describe(ident, 0)) and first.words.endswith("end.wait(100)"))
         for step in range(20):
-            seen = describer.describe(thread.ident or 0, step)
+            seen = describer.describe(ident, step)
             assert seen is not None
             assert seen.words.startswith("test_outside_causes.py:")
             assert seen.words.endswith("end.wait(100)")
         end.set()
         thread.join(100)
-        assert gone.wait(10), "without a collection of garbage"
+        assert gone.wait(100), "without a collection of garbage"
     finally:
         if was_enabled:
             gc.enable()
