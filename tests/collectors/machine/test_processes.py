@@ -35,6 +35,8 @@ def start() -> Iterator[Start]:
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.read(1) == b"r", "the program says that it runs"
+        if code == IDLE:  # until it sleeps it uses the processor
+            wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
         return process
 
     yield run
