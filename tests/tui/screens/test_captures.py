@@ -47,7 +47,7 @@ def parent(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 async def shows(app: LlmtopApp, pilot: Pilot[int], *words: str) -> str:
     """Wait for the thread that reads."""
-    for _ in range(1000):
+    for _ in range(6000):
         await pilot.pause()
         if all(word in text(app) for word in words):
             return text(app)
@@ -110,7 +110,7 @@ async def test_stacks_are_not_compared_and_it_is_said_why(parent: Path) -> None:
         await pilot.press("o")
         await shows(app, pilot, "launch-bound")
         await pilot.press("m", "down", "v")
-        for _ in range(500):
+        for _ in range(6000):
             await asyncio.sleep(0.02)
             await pilot.pause()
             if reply(app):
@@ -150,7 +150,7 @@ async def test_a_capture_is_deleted_only_after_it_was_asked(parent: Path) -> Non
         await pilot.pause()
         assert (parent / "2-launch").is_dir()
         await pilot.press("d", "enter")
-        for _ in range(500):
+        for _ in range(6000):
             await asyncio.sleep(0.02)
             await pilot.pause()
             if "launch-bound" not in text(app):
@@ -170,7 +170,7 @@ async def test_the_newest_are_kept_and_the_baseline(parent: Path) -> None:
         await pilot.press("K", "left", "left", "left", "left")
         await shows(app, pilot, "Keep the newest", "deletes 2 captures")
         await pilot.press("enter")
-        for _ in range(500):
+        for _ in range(6000):
             await asyncio.sleep(0.02)
             await pilot.pause()
             if "launch-bound" not in text(app):

@@ -31,7 +31,7 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def shows(app: LlmtopApp, pilot: Pilot[int], *words: str) -> str:
     """Wait for the thread that reads."""
-    for _ in range(1000):
+    for _ in range(6000):
         await pilot.pause()
         if all(word in text(app) for word in words):
             return text(app)

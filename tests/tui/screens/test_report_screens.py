@@ -64,7 +64,7 @@ async def running(
 
 async def loaded(app: LlmtopApp, pilot: Pilot[int]) -> None:
     """Wait for the thread that reads."""
-    for _ in range(400):
+    for _ in range(6000):
         await pilot.pause(0.02)
         if "reading" not in text(app):
             return
