@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,7 +79,9 @@ def the_driver_pid(monitor: int) -> int:
 
 
 def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == "zombie"
+    return True
 
 
 def test_the_reading_is_that_of_the_driver(scenario: Scenario, driver: DriverSource) -> None:
@@ -115,7 +118,9 @@ def test_a_crash_is_said_with_the_time_of_the_next_try_and_survived(
     first = the_driver_pid(os.getpid())
     scenario.crash(CALL, number, gpu=5).write()
     reading = reading_when(driver, lambda r: r.notes and "asked again in" in r.notes[0])
-    assert f"the driver's library crashed ({number.name}); it is asked again in 1 s" in reading.notes[0]
+    # A slow test reads it after the second or third crash, each of which doubles the time.
+    said = rf"the driver's library crashed \({number.name}\); it is asked again in [12] s"
+    assert re.search(said, reading.notes[0])
     assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(slot, gpu_uuid(slot)) for slot in range(8)]
     assert all(gpu.util_pct is None and gpu.error == reading.notes[0] for gpu in reading.gpus)
     assert reading.uses == ()
@@ -167,9 +172,8 @@ def test_a_gpu_that_hangs_takes_no_neighbour_and_no_process_with_it(
     reading_when(driver, all_well)
     pid = the_driver_pid(os.getpid())
     scenario.hang(CALL, gpu=3).set(4, util=12).write()
-    stuck = gpu_when(driver, 3, lambda gpu: gpu.error is not None)
-    assert "the driver has not answered for" in (stuck.error or "")
-    assert well(gpu_when(driver, 4, lambda gpu: gpu.util_pct == 12))
+    gpu_when(driver, 3, lambda gpu: "the driver has not answered for" in (gpu.error or ""))
+    gpu_when(driver, 4, lambda gpu: gpu.util_pct == 12 and well(gpu))
     assert the_driver_pid(os.getpid()) == pid
     scenario.mend(CALL, gpu=3).write()
     reading_when(driver, all_well)
@@ -194,7 +198,7 @@ def test_closing_ends_it_also_inside_a_call_that_hangs(scenario: Scenario) -> No
     gpu_when(source, 3, lambda gpu: gpu.error is not None)
     source.close()
     wait_for(lambda: gone(pid))
-    assert not [one for one in threading.enumerate() if one.name == "llmtop-driver"]
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name == "llmtop-driver"])
 
 
 def test_closing_before_the_start_is_nothing(scenario: Scenario) -> None:
@@ -256,7 +260,7 @@ class Monitor:
     def line_when(self, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """The first snapshot of which something holds."""
         assert self.process.stdout is not None
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         for line in self.process.stdout:
             snapshot: dict[str, Any] = json.loads(line)
             if holds(snapshot):
@@ -316,7 +320,7 @@ def test_the_stream_goes_on_with_trainings_and_host(
     scenario.mend(CALL).write()
     stream.line_when(has_values)
     stream.process.terminate()
-    _, err = stream.process.communicate(timeout=30)
+    _, err = stream.process.communicate(timeout=240)
     assert (stream.process.returncode, err) == (0, "")
 
 
@@ -332,7 +336,7 @@ def test_a_recording_goes_on(scenario: Scenario, monitor: Callable[..., Monitor]
     wait_for(lambda: driver_pids(recording.process.pid))
     time.sleep(1.0)  # so that something comes after it
     recording.process.send_signal(signal.SIGINT)
-    _, err = recording.process.communicate(timeout=30)
+    _, err = recording.process.communicate(timeout=240)
     assert recording.process.returncode == 0, err
     reader = Reader(path)
     snapshots = list(reader.snapshots())
@@ -371,7 +375,7 @@ def test_it_dies_with_the_monitor_however_that_dies(
         scenario.hang(CALL).write()
         stream.line_when(lambda s: any(gpu["error"] for gpu in s["gpus"]))
     stream.process.send_signal(number)
-    stream.process.communicate(timeout=30)
+    stream.process.communicate(timeout=240)
     wait_for(lambda: gone(pid), what="the end of the process that asks the driver")
 
 
@@ -420,7 +424,7 @@ def test_it_finds_its_own_modules_whatever_lies_in_the_current_folder(
     )
     try:
         assert stream.stdout is not None
-        assert any(has_values(json.loads(stream.stdout.readline())) for _ in range(50))
+        assert any(has_values(json.loads(stream.stdout.readline())) for _ in range(1000))
     finally:
         stream.kill()
         stream.communicate(timeout=240)

@@ -38,6 +38,16 @@ for number in range(int(sys.argv[1])):
 """
 
 
+PATIENT_MONITOR = """
+import sys
+from collectors.run_notes import node_writer
+from llmtop.__main__ import main
+node_writer.EXIT_SECONDS = 60.0
+main(sys.argv[1:])
+"""
+"""A monitor that writes all at its end, however long that takes a busy machine."""
+
+
 class Node:
     """A node with one training and any number of monitors, all over one folder of runs."""
 
@@ -113,7 +123,7 @@ def test_a_watcher_logs_each_note_once(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_alerts_are_written_with_times_and_evidence(node: Node) -> None:
     node.train()
-    monitor = node.watch()
+    monitor = node.start([sys.executable, "-c", PATIENT_MONITOR, "--json", "-i", "0.5"])
     (begun, *_) = wait_for(node.alerts)
     assert (begun.id, begun.severity, begun.ended) == ("input_bound", "warning", False)
     assert "waits for data" in begun.summary
