@@ -154,8 +154,8 @@ Pair = tuple[TcpStore, socket.socket]
 def pair() -> Iterator[Pair]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    theirs.settimeout(10)
-    with TcpStore(ours, 10.0) as store, theirs:
+    theirs.settimeout(60)
+    with TcpStore(ours, 60.0) as store, theirs:
         yield store, theirs
 
 
@@ -209,7 +209,7 @@ def test_a_value_of_one_mebibyte_is_the_longest(pair: Pair) -> None:
     )
     answer.start()
     assert store.get("/key") == b"v" * longest
-    answer.join(10)
+    answer.join(60)
     theirs.sendall(b"\0" + (longest + 1).to_bytes(8, "little"))
     with pytest.raises(StoreError, match="a value of 1048577 bytes, which llmtop did not write"):
         store.get("/key")
@@ -228,7 +228,7 @@ def test_a_value_that_fills_the_socket_is_sent_whole(pair: Pair) -> None:
     taking = threading.Thread(target=take, daemon=True)
     taking.start()
     store.set("/key", value)
-    taking.join(10)
+    taking.join(60)
     assert bytes(received) == SET + KEY + len(value).to_bytes(8, "little") + value
 
 
@@ -268,7 +268,7 @@ def test_a_connection_begins_with_the_magic_number_and_sends_at_once() -> None:
         with TcpStore.open(address, 10.0, _made(made)):
             (channel,) = made
             theirs, _ = listener.accept()
-            theirs.settimeout(10)
+            theirs.settimeout(60)
             with theirs:
                 assert theirs.recv(100) == b"\0" + bytes.fromhex("cef7853c")  # 0x3C85F7CE, little-endian
             assert (channel.family, channel.type, channel.getblocking()) == (

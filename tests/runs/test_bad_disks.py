@@ -235,15 +235,24 @@ if __name__ == "__main__":
 """
 
 
+_WAITS_FOR_CLOCK = f"""{STEPS}
+    while number == 59 and not os.path.exists(os.environ["CLOCK_IS_SET"]):
+        time.sleep(0.01)
+"""
+"""Its last steps come after the clock was set, however busy the machine is."""
+
+
 @pytest.mark.slow("back is the harder way; each trains", kept=("-3600",))
 @pytest.mark.parametrize("seconds", [-3600, 3600])
 def test_a_wall_clock_that_is_set_keeps_the_order_of_steps(tmp_path: Path, seconds: int) -> None:
     clock = Clock(tmp_path / "clock")
-    process = start(tmp_path / "runs", 80, 0.03, **clock.environment())
+    is_set = tmp_path / "set"
+    process = start(tmp_path / "runs", 80, 0.03, _WAITS_FOR_CLOCK, **clock.environment(), CLOCK_IS_SET=str(is_set))
     assert process.stdout is not None
     while int(process.stdout.readline()) < 40:
         pass
     clock.step(seconds)
+    is_set.touch()
     finish(process)
     (run,) = store.list_runs(tmp_path / "runs")
     (process,) = run.processes

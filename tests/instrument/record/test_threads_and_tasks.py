@@ -139,7 +139,7 @@ def test_requests_that_overlap_in_threads_keep_their_own_phases(recorded: Record
     together = threading.Barrier(4)
 
     def serve(number: int) -> None:
-        together.wait(10)
+        together.wait(100)
         for _ in range(25):
             with llmtop.step(kind="request", tokens=number):
                 with llmtop.phase("prefill"):
@@ -160,7 +160,7 @@ def test_what_a_thread_does_before_its_first_request_is_of_that_one(recorded: Re
 
     def overlap(_: int) -> None:
         with llmtop.step(kind="request", tokens=0):
-            together.wait(10)
+            together.wait(100)
 
     def serve() -> None:
         with llmtop.phase("read"):
