@@ -119,7 +119,7 @@ import importlib.util, sys
 spec = importlib.util.find_spec("torch")
 assert spec is not None and "torch" not in sys.modules
 assert type(sys.meta_path[0]).__name__ == "TorchWatcher"
-assert importlib.util.find_spec("torch.no_such") is None if "torch" in sys.modules else True
+assert sys.meta_path[0].find_spec("torch.no_such") is None and "torch" not in sys.modules
 import torch
 assert "exec_module" not in vars(torch.__spec__.loader)
 assert not [finder for finder in sys.meta_path if type(finder).__name__ == "TorchWatcher"]
