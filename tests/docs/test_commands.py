@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.doc_blocks import Block, Reader, blocks_of, command_blocks, pages
 from tests.support.installed import needs
+from tests.support.ports import free_port
 from tests.support.processes import REPOSITORY, environment
-from tests.support.prometheus import free_port
 
 MOST_NOT_RUN = 0.2
 """Share of command blocks that may need a GPU, root or a cluster."""

@@ -30,7 +30,7 @@ import numpy as np
 
 from llmtop.trace.files import align
 from llmtop.trace.files.open import open_trace
-from tests.support.launched import free_port
+from tests.support.ports import free_port
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import sockets
 

@@ -6,7 +6,6 @@ import getpass
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
 from tests.support.trainings import Training
@@ -81,9 +81,7 @@ def host() -> Iterator[Host]:
             timeout=240,
         )
     (folder / "authorized").write_text((folder / "mine.pub").read_text())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (folder / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / 'host'}\n"
         f"AuthorizedKeysFile {folder / 'authorized'}\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.processes import REPOSITORY, environment
 from tests.support.real_jax import JAX, MARKS
 from tests.support.steps import read
@@ -127,14 +128,9 @@ def test_two_processes_are_ranks(tmp_path: Path) -> None:
         + "from llmtop.instrument.record import recorder\nfacts = recorder.get().facts\n"
         "print('rank', facts.rank, facts.world_size)\n"
     )
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     env = environment(JAX_PLATFORMS="cpu", PYTHONPATH=str(REPOSITORY))
     done = subprocess.run(
-        [str(JAX), str(program), str(port)], env=env, capture_output=True, text=True, timeout=240
+        [str(JAX), str(program), str(free_port())], env=env, capture_output=True, text=True, timeout=240
     )
     assert "rank 0 1" in done.stdout, done.stderr
 

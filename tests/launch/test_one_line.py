@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import LLMTOP
-from tests.support.launched import free_port, torchrun
+from tests.support.launched import torchrun
+from tests.support.ports import free_port
 from tests.support.processes import environment
 from tests.support.trainings import PATIENT_SERVER
 

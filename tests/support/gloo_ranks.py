@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.support.ports import free_port
 from tests.support.processes import environment, wait_for
-from tests.support.prometheus import free_port
 
 SCRIPT = """
 import os, sys, time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -63,13 +62,6 @@ if __name__ == "__main__":
     mp.spawn(train, args=(sys.argv[1], int(sys.argv[2])), nprocs=int(sys.argv[2]))
 """
 """Ranks that no variable tells of."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Started(subprocess.Popen[bytes]):

@@ -18,9 +18,9 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from tests.support.ports import free_port
 from tests.support.postmortem_faults import FAULTS, Fault, write_scripts
 from tests.support.processes import REPOSITORY, wait_for
-from tests.support.prometheus import free_port
 
 RANKS = 4
 SHARD_BYTES = 400_000

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import nvml_stub
+from tests.support.ports import free_port
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 Sample = tuple[str, dict[str, str], float]
@@ -31,13 +31,6 @@ def find(program: str) -> str | None:
     """The path of prometheus, promtool or victoria-metrics: fetched to .cache/prometheus, else on PATH."""
     fetched = REPOSITORY / ".cache" / "prometheus" / program
     return str(fetched) if fetched.exists() else shutil.which(program)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fetch(url: str, **headers: str) -> str:

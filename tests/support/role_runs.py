@@ -17,8 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tests.support.ports import free_port
 from tests.support.processes import environment
-from tests.support.prometheus import free_port
 
 RANKS: Final = 4
 SECONDS: Final = 45.0

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import free_port
 from tests.support.processes import REPOSITORY
-from tests.support.prometheus import free_port
 
 CLASSES = (
     "start", "compile", "productive", "wait_data", "wait_communication", "checkpoint", "evaluation", "hang",

@@ -8,6 +8,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from tests.support.ports import free_port
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 NO_SLURM = "no SLURM: run tests/fetch_hosts.sh, or install slurm-wlm and munge"
@@ -111,7 +112,7 @@ class Slurm:
         state, spool = self.folder / "state", self.folder / "spool"
         state.mkdir()
         spool.mkdir()
-        ports = [_free_port(), _free_port()]
+        ports = [free_port(), free_port()]
         (self.folder / "slurm.conf").write_text(
             f"""ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -134,9 +135,3 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs={os.cpu_count() or 1} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP OverSubscribe=FORCE:4
 """
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

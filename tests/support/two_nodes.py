@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.launched import free_port
+from tests.support.ports import free_port
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import sockets
 

@@ -17,8 +17,9 @@ from collectors.prometheus.cluster_view import ClusterView, Node
 from tests.support import nvml_stub
 from tests.support.clock import Clock
 from tests.support.infiniband import Adapter
+from tests.support.ports import free_port
 from tests.support.processes import REPOSITORY, wait_for
-from tests.support.prometheus import NO_PROMETHEUS, Exporter, Prometheus, find, free_port
+from tests.support.prometheus import NO_PROMETHEUS, Exporter, Prometheus, find
 from tests.support.terminal import Terminal
 
 pytestmark = [

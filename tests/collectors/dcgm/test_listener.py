@@ -18,8 +18,8 @@ from collectors.exporter.dcgm import DcgmExporter
 from llmtop.system import procfs
 from tests.support.other_user import listening_as
 from tests.support.pages import Serve, page
+from tests.support.ports import free_port
 from tests.support.processes import wait_for
-from tests.support.prometheus import free_port
 
 OTHER = 4141
 LINE = b'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-0"} 97\n'

@@ -19,8 +19,8 @@ from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Gpu, Host, Process, Rank, Snapshot
 from llmtop.rules.engine import Rules
 from tests.support.other_user import listening_as
+from tests.support.ports import free_port
 from tests.support.processes import wait_for
-from tests.support.prometheus import free_port
 from tests.support.ras_server import RasServer, communicator, missing, rank
 
 NOW = 10_000.0

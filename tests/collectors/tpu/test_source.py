@@ -19,8 +19,8 @@ from collectors.tpu.library import USUAL_PORT, VARIABLE, FigureRefused, check_li
 from collectors.tpu.source import METRICS, TpuSource, figures_by_device
 from llmtop.errors import NotPossibleHere
 from tests.support.other_user import listening_as
+from tests.support.ports import free_port
 from tests.support.processes import wait_for
-from tests.support.prometheus import free_port
 from tests.support.readings import reading_when
 from tests.support.tpu_stand_in import DUTY, GIB, HBM, TOTAL, USED, healthy, pci
 

@@ -19,10 +19,10 @@ from tests.support.launched import (
     TRAINING,
     Started,
     Watched,
-    free_port,
     torchrun,
     watching,
 )
+from tests.support.ports import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ from tests.gpu.eight import judging
 from tests.gpu.eight.beside import Watch, ranks_said, stepping, training
 from tests.gpu.eight.setting import Case, Setting
 from tests.gpu.rank_plants import PLANTED_AT
+from tests.support.ports import free_port
 from tests.support.processes import REPOSITORY
-from tests.support.prometheus import free_port
 
 PAIRS = 4
 BLOCK_SECONDS = 6.0
