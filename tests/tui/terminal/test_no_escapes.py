@@ -33,6 +33,8 @@ from tui.terminal.session import title
 
 WITHOUT_DATA = {"HelpScreen", "DemoEndScreen", "END"}
 """What draws nothing of what the data holds."""
+TOUR_SECONDS = 840.0
+"""Limit of a tour, against hanging: a whole one took 227 s on a slow machine."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def written(files: tuple[Path, Path], size: tuple[int, int], *options: str) -> d
     """What the tour wrote, by the screen that wrote it."""
     command = [sys.executable, "-m", "tests.support.hostile_screens", *map(str, files), *options]
     with Terminal(command, size) as terminal:
-        code = terminal.process.wait(240)
+        code = terminal.process.wait(TOUR_SECONDS)
         parts = re.split(re.escape(BEGIN.encode()) + b"(.*?)" + re.escape(END.encode()), terminal.raw)
         assert code == 0, terminal.text()
     found: dict[str, bytes] = {}
@@ -86,6 +88,7 @@ def check(found: dict[str, bytes]) -> None:
     assert unseen <= WITHOUT_DATA
 
 
+@pytest.mark.timeout(TOUR_SECONDS + 60)
 @pytest.mark.slow("a tour of every screen; test_the_screen_of_a_hostile_training_obeys_nothing has the main one")
 @pytest.mark.parametrize(
     ("size", "options"),
