@@ -25,7 +25,7 @@ class _SlowEngine(MadeUpEngine):
     """Leaves the trace of a GPU training whose steps take longer than those that the training tells."""
 
     step = 0.0
-    """Median step in microseconds, as the training told it until the trace was left."""
+    """Median step in microseconds, as the training reported it until the trace was written."""
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""

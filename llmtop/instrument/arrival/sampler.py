@@ -230,8 +230,8 @@ class Sampler:
         while apart < 0.8 * EVERY_NS and self._every < MOST_EVERY:
             self._every *= 2
             apart *= 2
-        # More than twice the lower bound, or one would undo the other. Not by much: ranks that began at different
-        # lengths would stay at different powers of two, and only the rarer samples be common.
+        # More than twice the lower bound, or the two loops would undo each other. The closer to twice, the fewer
+        # lengths of a step have two stable values here: ranks that differ share only the samples of the larger.
         while apart > 2.0 * EVERY_NS and self._every > 1:
             self._every //= 2
             apart /= 2

@@ -183,7 +183,7 @@ def test_one_process_begins_at_the_step_that_is_named(
 
     def captured() -> subprocess.CompletedProcess[str] | None:
         found = _capture(tmp_path, "--at-step", "+5", "--ranks", "here")
-        # On a busy machine that step may be over when the training is told.
+        # On a busy machine that step may be over when the request reaches the training.
         return None if "has passed: step" in found.stderr else found
 
     done = wait_for(captured, what="a capture that was asked for in time")

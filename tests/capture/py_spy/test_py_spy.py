@@ -162,9 +162,9 @@ def test_a_recording_is_a_speedscope_file_and_a_tree(process: subprocess.Popen[s
     assert samples(data) > 20
     assert result.trace == result.folder / f"pid{process.pid}.folded"
     assert "speedscope.json there" in result.open_command
-    told = load_stacks([result.trace])
-    assert told is not None
-    assert told.processes[0].threads[0].samples == samples(data)
+    tree = load_stacks([result.trace])
+    assert tree is not None
+    assert tree.processes[0].threads[0].samples == samples(data)
     assert sorted(path.name for path in result.folder.iterdir()) == [
         "capture.json", "environment.json", f"pid{process.pid}.folded", f"pid{process.pid}.speedscope.json",
         "report.json", "report.md",

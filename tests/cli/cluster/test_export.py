@@ -88,11 +88,11 @@ def test_what_a_dcgm_exporter_on_the_node_tells_is_left_to_it(scenario: Path) ->
         with Exporter("-i", "0.2", "--dcgm-exporter", url, scenario=scenario) as exporter:
             exporter.when("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", least=8)
 
-            def told() -> list[str]:
+            def exported() -> list[str]:
                 return [one[1]["gpu"] for one in of(exporter.page(), "DCGM_FI_DEV_GPU_UTIL")]
 
             # On a busy machine the server may reply later than within the exporter's limit, and is asked again.
-            wait_for(lambda: told() == ["7"], 150, "the one GPU that the node's dcgm-exporter does not know")
+            wait_for(lambda: exported() == ["7"], 150, "the one GPU that the node's dcgm-exporter does not know")
         dcgm.shutdown()
 
 

@@ -112,7 +112,7 @@ def test_once_waits_for_mig_instances(llmtop: Llmtop, scenario: Path) -> None:
 
 def test_once_json_is_one_object_with_rates_in_it(llmtop: Llmtop) -> None:
 
-    def told() -> dict[str, Any] | None:
+    def with_rates() -> dict[str, Any] | None:
         out, err = finished(llmtop("--once", "--json", "--gpus", "1,3"))
         assert err == ""
         (line,) = out.splitlines()
@@ -120,7 +120,7 @@ def test_once_json_is_one_object_with_rates_in_it(llmtop: Llmtop) -> None:
         # On a busy machine it waits too short for two samples of the driver.
         return one if one["gpus"] and one["gpus"][0]["sm_active_pct"] is not None else None
 
-    one = wait_for(told, what="the GPUs with their rates")
+    one = wait_for(with_rates, what="the GPUs with their rates")
     assert one is not None
     assert [each["index"] for each in one["gpus"]] == [1, 3]
     assert one["gpus"][1]["power_watts"] == 120
