@@ -3,4 +3,4 @@
 from typing import Final
 
 CASES: Final = "cases: "
-"""Begins the last line of check_eight.py: how many cases had each verdict."""
+"""Begins the last line of check_eight.py and check_ranks.py: how many cases had each verdict."""
