@@ -20,7 +20,7 @@ UV := .cache/uv/bin/uv
 # Real programs for the tests, where they can be had.
 FETCHED := $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus $(VENV)/schemas
 
-.PHONY: help demo test test-all test-latest test-oldest test-newest constraints print-pytest flaky mutants gpu-day \
+.PHONY: help demo test test-all test-latest test-oldest test-newest constraints flaky mutants gpu-day \
   newcomer lint format bench screenshots words clean
 
 help:
@@ -164,10 +164,6 @@ $(UV): $(VENV)/app
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --upgrade --target .cache/uv uv || \
 	  { echo "uv could not be installed into .cache/uv (see above): check the network, or pip's index" >&2; exit 1; }
 	@touch $@
-
-# For .ci/run, which wants pytest's exit code.
-print-pytest:
-	@echo $(PYTEST)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
