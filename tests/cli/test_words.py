@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from importlib.resources import as_file, files
 
+import pytest
+
 from llmtop.format import DASH
 from llmtop.model.bottlenecks import BOTTLENECKS
 from llmtop.model.snapshot import Alert
@@ -36,6 +38,7 @@ RULES = {
 }
 
 
+@pytest.mark.shape
 def test_sentences_of_every_kind_are_short_and_have_no_riddles() -> None:
     found = words.sentences()  # seconds, so they are collected once
     count = Counter(one.kind for one in found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -69,6 +70,8 @@ class Module:
     constants: dict[str, ast.expr] = field(default_factory=dict)
     imported: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By its name here: the module, and the name there ("" for the module itself)."""
+    nodes: list[ast.AST] = field(default_factory=list)
+    """All nodes, in the order of `ast.walk`."""
     owner: dict[int, ast.FunctionDef] = field(default_factory=dict)
     """The innermost function around each node, by the node's id."""
 
@@ -82,13 +85,19 @@ class Module:
 def module_of(path: Path) -> Module:
     """Parse a module."""
     module = Module(path, ast.parse(path.read_text()))
-    for node in ast.walk(module.tree):
+    waiting: deque[tuple[ast.AST, ast.FunctionDef | None]] = deque([(module.tree, None)])
+    while waiting:
+        node, function = waiting.popleft()
         if isinstance(node, ast.FunctionDef):
+            function = node
             module.functions.setdefault(node.name, node)
-            module.owner |= {id(part): node for part in ast.walk(node)}  # an inner function comes later
         elif isinstance(node, ast.ImportFrom) and node.module:
             for one in node.names:
                 module.imported[one.asname or one.name] = (node.module, one.name)
+        module.nodes.append(node)
+        if function is not None:
+            module.owner[id(node)] = function
+        waiting.extend((child, function) for child in ast.iter_child_nodes(node))
     for statement in module.tree.body:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
         value = getattr(statement, "value", None)

@@ -227,7 +227,7 @@ def _alerts() -> Iterator[_Root]:
     calls = [
         (module, node)
         for module in _modules("llmtop/rules")
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call)
     ]
     for module, node in calls:
@@ -284,7 +284,7 @@ def _health_alerts() -> Iterator[_Root]:
     module = module_of(REPOSITORY / "llmtop/rules/health.py")
     badges = {
         ast.unparse(node.args[1]): BOTTLENECKS[node.args[0].value].badge
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call) and called(node) == "_event_rule" and isinstance(node.args[0], ast.Constant)
     }
     for name, (sentence, row) in HEALTH_FRAMES.items():
@@ -314,7 +314,7 @@ def _badge(scope: Scope) -> str:
         if calls <= wanted:
             break
         wanted |= calls
-    for node in ast.walk(scope.module.tree):
+    for node in scope.module.nodes:
         if isinstance(node, ast.Call) and "Rule[" in ast.unparse(node.func):
             given = {one.arg: one.value for one in node.keywords}
             if ast.unparse(given["describe"]) in wanted and isinstance(given["id"], ast.Constant):
@@ -329,7 +329,7 @@ _COMMA = ast.Attribute(value=ast.Constant(", "), attr="join")
 
 def _doctor() -> Iterator[_Root]:
     for module in _modules("llmtop/cli/doctor", "llmtop/capture", "llmtop/launch", "llmtop/ncu"):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if not isinstance(node, ast.Call) or called(node) not in ("Check", "Refusal", "print_text"):
                 continue
             if called(node) == "print_text" and not module.place.startswith("llmtop/cli/doctor"):
@@ -368,7 +368,7 @@ def _engine_frame(module: Module, refusal: ast.Call) -> str:
 
 def _errors() -> Iterator[_Root]:
     for module in _modules("llmtop", "collectors", "tui"):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and not _is_internal(node.exc):
                 for text in (*node.exc.args, *(one.value for one in node.exc.keywords)):
                     yield _Root("error", text, Scope(module).around(node))
@@ -395,7 +395,7 @@ def _is_internal(call: ast.Call) -> bool:
 
 def _help() -> Iterator[_Root]:
     for module in _modules(*HELP):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             scope = Scope(module).around(node)
             if isinstance(node, ast.Call):
                 names = [one.value for one in node.args if isinstance(one, ast.Constant)]
@@ -418,9 +418,7 @@ def _screens() -> Iterator[_Root]:
     for module in _modules("tui"):
         if module.place in _BY_HAND:
             continue
-        raised = {
-            id(part) for node in ast.walk(module.tree) if isinstance(node, ast.Raise) for part in ast.walk(node)
-        }
+        raised = {id(part) for node in module.nodes if isinstance(node, ast.Raise) for part in ast.walk(node)}
         for part in _strings(module.tree):
             if id(part) not in raised:
                 yield _Root("screen", part, Scope(module).around(part))
