@@ -272,7 +272,9 @@ def _finish(
     _describe_length(job, engine, info, recorded, report)
     after = snapshot()
     info.gpus_after = list(after.gpus) if after else None
-    _describe_after(job, info)
+    _describe_slowest(job, info)
+    if report is None:  # else the step time after the capture is the one that its figures are corrected by
+        _describe_after(job, info)
     _note_longer_steps(info)
     _write_environment(job, info, environment)
     job.end_stage()
@@ -342,13 +344,17 @@ def _prepend_sentence(path: Path, sentence: str) -> None:
         folders.write(path, f"**{escape(sentence)}**\n\n".encode() + path.read_bytes())
 
 
+def _describe_slowest(job: CaptureJob, info: Info) -> None:
+    """Describe the slowest step during the capture."""
+    if job.window is not None and job.watch.publishing_pids:
+        stopped = job.stopped_ns or job.window[1]
+        info.step_seconds.slowest_during = job.watch.slowest_seconds(round(info.started_at * 1e9), stopped)
+
+
 def _describe_after(job: CaptureJob, info: Info) -> None:
-    """Describe the step time during the capture and after it: steps that came while the report was made."""
-    if job.window is None or not job.watch.publishing_pids:
-        return
-    stopped = job.stopped_ns or job.window[1]
-    info.step_seconds.slowest_during = job.watch.slowest_seconds(round(info.started_at * 1e9), stopped)
-    info.step_seconds.after_p50 = job.watch.median_seconds(begin_ns=stopped)
+    """Describe the step time after the capture: steps that came while its trace was read."""
+    if job.window is not None and job.watch.publishing_pids:
+        info.step_seconds.after_p50 = job.watch.median_seconds(begin_ns=job.stopped_ns or job.window[1])
 
 
 def _note_longer_steps(info: Info) -> None:
