@@ -273,7 +273,7 @@ def _finish(
     after = snapshot()
     info.gpus_after = list(after.gpus) if after else None
     _describe_slowest(job, info)
-    if report is None:  # else the step time after the capture is the one that its figures are corrected by
+    if report is None:  # a report has asked for it, and its figures rest on the value of that moment
         _describe_after(job, info)
     _note_longer_steps(info)
     _write_environment(job, info, environment)
