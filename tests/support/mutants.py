@@ -6,8 +6,9 @@ python -m tests.support.mutants [--count 150] [--areas 8] [--minutes 120] [--see
 Two steps, both resumed by the same command. First, each folder of tests runs once under coverage, which records
 the tests of each line. Then each mutant runs in a copy of the checkout, two at a time and 60 s at most, the
 nearest tests first. The seed is the hash of the commit. Coverage does not see child processes, so near tests that
-wait are run too. With fewer than eight areas, the seed chooses them, and only the folders that mirror them are
-recorded: CI does that. Remove the folder of the state to begin again.
+wait are run too. With fewer than eight areas, the seed chooses them, only the folders that mirror them are
+recorded, and each area has both steps before the next has one: CI does that. Remove the folder of the state to
+begin again.
 
 Exit codes: 0 at least 80 % of the mutants are noticed, 1 fewer (of fewer than 100: fewer than chance explains), 3
 the time ended first: run it again.
@@ -177,6 +178,31 @@ def choose(seed: str, count: int, areas: list[str]) -> list[tuple[str, Mutant]]:
     return list(chosen.values())
 
 
+def run_pytest(
+    arguments: list[str], folder: Path, environment: dict[str, str], seconds: float
+) -> tuple[int | None, str]:
+    """Run the tests of `SELECTED` in a folder; return the exit code (None: not in time) and the output."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-q", *SELECTED, *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 class Record:
     """The recorded lines of each folder of tests, in files of a folder."""
 
@@ -188,8 +214,8 @@ class Record:
         """Return the paths of tests that have not been recorded."""
         return [unit for unit in units if not self._file(unit).exists()]
 
-    def add(self, unit: str) -> None:
-        """Run the tests below a path and record them."""
+    def add(self, unit: str, until: float) -> bool:
+        """Run the tests below a path and record them; return False if they have not ended at `until`."""
         with tempfile.TemporaryDirectory() as folder:
             targets = [
                 f"{REPOSITORY}/{name}{'' if name.endswith('.py') else '/*'}"
@@ -204,24 +230,18 @@ class Record:
                 "LLMTOP_OUTCOMES": str(seconds),
             }
             plugins = ("-p", "tests.support.line_contexts", "-p", "tests.support.outcomes_plugin")
-            command = ["-n", "2", "--dist", "worksteal", *plugins, "-p", "no:cacheprovider"]
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", "-q", *command, *SELECTED, unit],
-                cwd=REPOSITORY,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-                timeout=RECORD_SECONDS,
-            )
+            arguments = ["-n", "2", "--dist", "worksteal", *plugins, "-p", "no:cacheprovider", unit]
+            limit = min(RECORD_SECONDS, max(0.0, until - time.monotonic()))
+            code, output = run_pytest(arguments, REPOSITORY, environment, limit)
+            if code is None:
+                print(f"not recorded within {limit:.0f} s: {unit}", flush=True)
+                return False
             if not seconds.exists():
-                raise SystemExit(
-                    f"pytest did not run {unit} (exit code {done.returncode}):\n{done.stdout[-3000:]}"
-                )
-            failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-            print("\n".join([f"recorded {unit}: {done.stdout.splitlines()[-1]}", *failed]), flush=True)
+                raise SystemExit(f"pytest did not run {unit} (exit code {code}):\n{output[-3000:]}")
+            failed = [line for line in output.splitlines() if line.startswith("FAILED")]
+            print("\n".join([f"recorded {unit}: {output.splitlines()[-1]}", *failed]), flush=True)
             self._write(unit, Path(folder), json.loads(seconds.read_text()))
+            return True
 
     def _write(self, unit: str, folder: Path, outcomes: dict[str, dict[str, Any]]) -> None:
         from coverage import CoverageData
@@ -309,36 +329,8 @@ class Trial:
 
     def _run(self, tests: list[str]) -> tuple[int | None, str]:
         environment = {**os.environ, "PYTHONPATH": str(self._tree)}
-        with subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-x",
-                "-q",
-                "--no-header",
-                "-p",
-                "no:cacheprovider",
-                *SELECTED,
-                *tests,
-            ],
-            cwd=self._tree,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=MUTANT_SECONDS)
-                return process.returncode, output
-            except subprocess.TimeoutExpired:
-                return None, ""
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+        arguments = ["-x", "--no-header", "-p", "no:cacheprovider", *tests]
+        return run_pytest(arguments, self._tree, environment, MUTANT_SECONDS)
 
 
 class Outcomes:
@@ -384,7 +376,7 @@ def try_all(chosen: list[tuple[str, Mutant]], lines: Lines, outcomes: Outcomes, 
 
     with tempfile.TemporaryDirectory() as parent, ThreadPoolExecutor(AT_ONCE) as pool:
         for one in [pool.submit(work, Path(parent)) for _ in range(AT_ONCE)]:
-            one.result(until - time.monotonic() + 2 * MUTANT_SECONDS + RECORD_SECONDS)
+            one.result(max(0.0, until - time.monotonic()) + 4 * MUTANT_SECONDS)
 
 
 def is_too_few(noticed: int, judged: int) -> bool:
@@ -447,15 +439,14 @@ def main() -> int:
     areas = sorted(random.Random(seed).sample(sorted(AREAS), options.areas))
     folder = options.state / hash_of_commit[:12]
     record = Record(folder / "lines")
-    units = _units(areas)
-    for unit in record.missing(units):
-        if time.monotonic() > until:
-            print(f"{len(record.missing(units))} of {len(units)} folders of tests are not recorded: run it again")
-            return NOT_DONE
-        record.add(unit)
     chosen = choose(seed, options.count, areas)
     outcomes = Outcomes(folder / "outcomes.json")
-    try_all(chosen, record.lines(units), outcomes, until)
+    for group in [areas] if len(areas) == len(AREAS) else [[area] for area in areas]:
+        units = _units(group)
+        if all(record.add(unit, until) for unit in record.missing(units)):
+            try_all([one for one in chosen if one[0] in group], record.lines(units), outcomes, until)
+        else:
+            print(f"{len(record.missing(units))} of {len(units)} folders of tests are not recorded: run it again")
     text, are_too_few = summary(chosen, outcomes.known)
     print(text)
     if any(one.key not in outcomes.known and one.key not in EQUIVALENT for _, one in chosen):
