@@ -20,7 +20,7 @@ if ends == "deaf":
 for index in range(steps):
     with llmtop.step(tokens=100):
         time.sleep(0.005)
-    if ends == "crash" and index == 20:
+    if ends == "crash" and index == 400:
         sys.exit(7)
 """
 """A loop that knows llmtop and needs no torch: so many steps of 5 ms."""
