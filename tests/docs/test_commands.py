@@ -90,6 +90,8 @@ def placeholders(page: str) -> tuple[tuple[re.Pattern[str], str], ...]:
     known: dict[str, tuple[tuple[str, str], ...]] = {
         "docs/agents.md": ((r"^pip install '\.\[mcp\]'$", f"{PIP} show -q mcp"),),
         "docs/bench.md": ((r"bench/baseline\.json", "base.json"), (r"(?<!_)train\.py", "train.py 60")),
+        # py-spy may get no core in the 20 ms of five steps.
+        "docs/captures.md": ((r"--steps 5\b", "--steps 500"),),
         "docs/cluster.md": (
             (r"^llmtop export$", f"llmtop export --port {free_port()}"),
             (r"--bind (0\.0\.0\.0|10\.0\.0\.7)", f"--bind 127.0.0.1 --port {free_port()}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import tempfile
 import time
@@ -15,7 +16,7 @@ from llmtop.protocol import job_store
 from llmtop.protocol.job_store import Keys, NodeStatus, StoreRequest
 from llmtop.protocol.tcp_store import TcpStore
 from tests.support.processes import wait_for
-from tests.support.two_nodes import APART, TOGETHER, TwoNodes
+from tests.support.two_nodes import APART, TOGETHER, TOO_LATE, Capturing, TwoNodes
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -30,19 +31,16 @@ def folder() -> Iterator[Path]:
 def test_all_that_are_asked_begin_at_that_step_and_no_other_does(folder: Path) -> None:
     with TwoNodes(folder, TOGETHER, torchrun=True) as job:
         job.wait_attached()
-        capture = job.capture("--at-step", "+20", "--ranks", "1,4")
-        said = capture.ends()
+        capture, said = job.captured([1, 4], "--at-step", "+20", "--ranks", "1,4")
         info = capture.facts["capture"]
-        assert (info["ranks"], info["first_step"]) == ([1, 4], info["at_step"])
+        assert info["first_step"] == info["at_step"]
         assert f"begins at step {info['at_step']}" in said
         traces = sorted(path.name for path in Path(capture.facts["folder"], "traces").iterdir())
         assert traces == ["rank1.pt.trace.json", "rank4.pt.trace.json"]
         assert not (Path(capture.facts["folder"]) / job_store.TOKEN).exists()
 
         # One node by its name, asked from the other one.
-        capture = job.capture("--ranks", "node:node-b")
-        capture.ends()
-        assert capture.facts["capture"]["ranks"] == [3, 4, 5]
+        job.captured([3, 4, 5], "--ranks", "node:node-b")
 
         # What cannot be is told, and nobody waits for it.
         assert "has passed" in job.capture("--at-step", "3", "--ranks", "0,5").ends(2)
@@ -54,11 +52,16 @@ def test_all_that_are_asked_begin_at_that_step_and_no_other_does(folder: Path) -
 def test_by_default_it_is_of_the_rank_that_the_others_wait_for_and_of_some_beside_it(folder: Path) -> None:
     with TwoNodes(folder, TOGETHER, "4", torchrun=True) as job:
         job.wait_attached()
-        for _ in range(3):  # that it is late in nearly all steps takes some to see
+
+        def of_rank_4() -> tuple[Capturing, str] | None:  # that it is late in nearly all steps takes some to see
             capture = job.capture("--at-step", "+20", node=1)
-            said = capture.ends()
-            if "names rank 4" in said:
-                break
+            said = capture.ends(None)
+            is_too_late = any(word in said + json.dumps(capture.facts) for word in TOO_LATE)
+            return (capture, said) if "names rank 4" in said and not is_too_late else None
+
+        found = wait_for(of_rank_4, what="a capture of rank 4, which is late, and of some beside it")
+        assert found is not None
+        capture, said = found
         assert "what this node sees names rank 4: capturing ranks" in said
         ranks = capture.facts["capture"]["ranks"]
         assert {3, 4, 5} < set(ranks)
@@ -92,25 +95,20 @@ def test_a_second_request_is_told_and_one_that_was_killed_leaves_nothing(
         first = job.capture("--at-step", "+100000", "--ranks", "1,4")
         states = _Told(job, monkeypatch)
         wait_for(lambda: states.of(1) == {1: "armed", 4: "armed"}, 60, "two ranks to wait for their step")
-        second = job.capture("--at-step", "+20", "--ranks", "2,4", node=1)
-        second.ends()
-        assert second.facts["capture"]["ranks"] == [2]
+        second, _ = job.captured([2], "--at-step", "+20", "--ranks", "2,4", node=1)
         told = next(note for note in second.facts["capture"]["notes"] if note.startswith("rank 4 on "))
         assert "a capture with torch.profiler is running in this process" in told
         first.kill()
         first.wait(100)
         wait_for(lambda: states.of(1) == {}, 60, "both nodes to have given it up")
-        capture = job.capture("--at-step", "+20", "--ranks", "1,4", node=1)
-        capture.ends()
-        assert capture.facts["capture"]["ranks"] == [1, 4]
+        job.captured([1, 4], "--at-step", "+20", "--ranks", "1,4", node=1)
 
         third = job.capture("--at-step", "+100000", "--ranks", "0,5")
-        wait_for(lambda: states.of(4) == {0: "armed", 5: "armed"}, 60, "two ranks to wait for their step")
+        number = len(list(folder.glob("capture*.err")))  # each capture has made one request
+        wait_for(lambda: states.of(number) == {0: "armed", 5: "armed"}, 60, "two ranks to wait for their step")
         third.send_signal(signal.SIGINT)
         third.ends(130)
-        capture = job.capture("--at-step", "+20", "--ranks", "0,5")
-        capture.ends()
-        assert capture.facts["capture"]["ranks"] == [0, 5]
+        job.captured([0, 5], "--at-step", "+20", "--ranks", "0,5")
         assert all(one.poll() is None for one in job.processes)
 
 
@@ -119,16 +117,14 @@ def test_a_dead_rank_is_told_and_not_waited_for(folder: Path) -> None:
     with TwoNodes(folder, APART) as job:
         job.wait_attached()
         job.kill(4)
-        capture = job.capture("--at-step", "+20", "--ranks", "1,4,5")
-        capture.ends()
-        info, kept = capture.facts["capture"], capture.facts["folder"]
-        assert info["ranks"] == [1, 5]
+        capture, _ = job.captured([1, 5], "--at-step", "+20", "--ranks", "1,4,5")
+        info, kept = capture.facts["capture"], sorted((folder / "llmtop-captures").iterdir())
         assert info["first_step"] == info["at_step"]
         assert any("rank 4 has not answered" in note for note in info["notes"])
         job.kill(3)  # which hears for its node
         capture = job.capture("--at-step", "+20", "--ranks", "5")
         assert "no rank was captured: rank 5 has not answered" in capture.ends(3)
-        assert [str(path) for path in (folder / "llmtop-captures").iterdir()] == [kept]
+        assert sorted((folder / "llmtop-captures").iterdir()) == kept
 
 
 @pytest.mark.slow("two nodes, watched and not; tests/protocol/test_tcp_store.py has torch's server")

@@ -27,7 +27,7 @@ from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy import outside, ptrace_permission, stacks
 from llmtop.capture.py_spy import program as py_spy_program
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.stacks.model import StackNode
+from llmtop.stacks.model import StackNode, StackReport
 from llmtop.system import procfs
 from tests.capture.conftest import Start, Training
 from tests.capture.windows import sampled
@@ -214,10 +214,17 @@ def test_a_process_that_is_gone_is_told() -> None:
 
 
 def test_the_stacks_of_workers_are_in_it_and_who_only_waits_is_apart(loading: Loading, tmp_path: Path) -> None:
-    result = sampled(
-        lambda seconds: take.take(plan(loading.pid, tmp_path / "captures", seconds=seconds)), first=1.0
-    )
-    found = load_stacks([result.folder])
+    everyone = {loading.pid, loading.busy, loading.idle}
+
+    def capture(seconds: float) -> tuple[take.Result, StackReport | None]:
+        result = take.take(plan(loading.pid, tmp_path / "captures", seconds=seconds))
+        return result, load_stacks([result.folder])
+
+    def has_everyone(captured: tuple[take.Result, StackReport | None]) -> bool:
+        # py-spy has no samples of a worker until it has read its symbols.
+        return captured[1] is not None and {process.pid for process in captured[1].processes} == everyone
+
+    result, found = sampled(capture, has_everyone, first=1.0)
     assert found is not None
     kinds = {
         process.pid: next(thread.kind for thread in process.threads if thread.thread == "MainThread")
