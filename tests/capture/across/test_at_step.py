@@ -134,7 +134,8 @@ def test_the_log_is_byte_for_byte_what_it_is_without_llmtop(folder: Path, end: s
     for watched in (False, True):
         place = folder / str(int(watched))
         place.mkdir()
-        steps = "100000" if end == "rank 0 is killed" else "150"
+        # 600 take 18 s: time for six ranks to attach and for both nodes to listen.
+        steps = "100000" if end == "rank 0 is killed" else "600"
         with TwoNodes(place, APART, steps, watched=watched) as job:
             if watched:
                 job.wait_attached()

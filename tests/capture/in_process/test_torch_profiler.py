@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -114,7 +115,8 @@ def test_an_unwritable_path_is_told_and_the_training_runs_on(training: Training,
             folder.rename(captures.parent / "moved")
 
     with pytest.raises((NotPossibleHere, FileNotFoundError), match="could not be written"):
-        take.take(plan(target, captures), at("record", remove_folder))
+        # Two seconds of steps: time for the folder to go before the file is written.
+        take.take(plan(target, captures, steps=40), at("record", remove_folder))
     training.wait_for_steps(5)
 
 
@@ -158,6 +160,8 @@ def test_a_hung_training_is_told_and_can_be_captured_later(
     finally:
         os.kill(training.pid, signal.SIGCONT)
     training.wait_for_steps(5)
+    patient = functools.partial(client.Connection.open, timeout_s=60.0)
+    monkeypatch.setattr(client.Connection, "open", staticmethod(patient))
     assert whole_steps(take.take(plan(target, captures)).report) == 5
 
 
@@ -197,7 +201,7 @@ def test_a_request_while_one_runs_is_refused(training: Training, tmp_path: Path)
     with client.Connection.open(target.socket, history=0) as connection:
         for name in ("first", "second"):
             connection.send(
-                wire.CaptureRequest(id=name, engine="torch.profiler", path=str(tmp_path / name), steps=5)
+                wire.CaptureRequest(id=name, engine="torch.profiler", path=str(tmp_path / name), steps=40)
             )
         states = _states(connection, "first")
     assert states["first"][-1].state == "done"

@@ -45,7 +45,7 @@ def plan(training: Training, parent: Path, **more: object) -> Plan:
 @pytest.mark.torch
 class TestCapture:
     def test_five_steps_of_an_unmodified_script(self, training: Training, captures: Path) -> None:
-        assert Target(training.pid) in targets.list_unattached(), "it is found without being named"
+        wait_for(lambda: Target(training.pid) in targets.list_unattached(), what="a training that is not named")
         result = take.take(plan(training, captures))
         assert result.trace == result.folder / "traces" / f"pid{training.pid}.pt.trace.json"
         assert whole_steps(result.report) == 5
@@ -54,8 +54,9 @@ class TestCapture:
 
     @pytest.mark.slow("a capture more; test_five_steps_of_an_unmodified_script has one")
     def test_by_the_clock(self, training: Training, captures: Path) -> None:
-        result = take.take(plan(training, captures, steps=None, seconds=0.5))
-        assert 1 <= result.report.steps.count <= 14, "ten, or fewer where steps take longer than they sleep"
+        result = take.take(plan(training, captures, steps=None, seconds=2.0))
+        # Fewer where steps take longer than they sleep, more where Kineto's thread wakes up late.
+        assert 1 <= result.report.steps.count <= 60, "forty"
 
     def test_cancelled_before_the_process_was_told(self, training: Training, captures: Path) -> None:
         cancelled = threading.Event()

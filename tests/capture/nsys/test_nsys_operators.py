@@ -15,6 +15,7 @@ import pytest
 
 from llmtop.capture import take
 from llmtop.capture.base.job import Cancelled, Progress, Target
+from llmtop.capture.nsys import pause
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.protocol import wire
@@ -107,7 +108,10 @@ def test_every_operator_lies_in_a_step_that_the_window_began(training: Training,
 
 
 @pytest.mark.slow("a capture by nsys; test_marks_begin_and_end_with_a_step has the marks alone")
-def test_a_pause_ends_and_begins_with_them(training: Training, captures: Path) -> None:
+def test_a_pause_ends_and_begins_with_them(
+    training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pause, "LONGEST_SECONDS", 9.0)  # a busy machine takes seconds to start nsys
     result = take.take(plan(training.wait_attached(), captures, options=OPS | {"pause"}))
     assert result.trace is not None
     assert len(result.info.paused_seconds) == 2

@@ -93,7 +93,7 @@ def test_a_collection_that_somebody_started_by_hand_is_left_alone(
     with pytest.raises(NotPossibleHere, match="another program is capturing"):
         take.take(plan(target, captures))
     assert nsys.find_session(target.pid)[1].collecting
-    tool.run("stop", f"--session={session.id}", seconds=60)
+    tool.run("stop", f"--session={session.id}", seconds=240)
     assert (tmp_path / "mine.nsys-rep").is_file()
 
 

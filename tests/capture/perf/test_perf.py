@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,7 +80,9 @@ def test_a_capture_shows_native_frames_what_it_waits_for_and_the_counters(
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
+    begun = time.monotonic()
     result = take.take(plan(process.pid, tmp_path / "captures", seconds=2.0))
+    took = time.monotonic() - begun
     assert list(home.iterdir()) == [], "perf keeps copies of libraries in ~/.debug"
     found = load_stacks([result.folder])
     assert found is not None
@@ -106,7 +109,7 @@ def test_a_capture_shows_native_frames_what_it_waits_for_and_the_counters(
         assert off.unit == "microseconds"
         assert off.tree is not None
         assert any("nanosleep" in name for name in names(off.tree))
-        assert 0 < off.samples < 4e6
+        assert 0 < off.samples < took * 1e6
     assert "on a CPU" in written.short_stacks(found)
     left = {path.name for path in result.folder.iterdir()}
     assert not any(name.endswith((".data", ".json.tmp", ".py-spy")) for name in left), "pieces of its memory"
@@ -349,6 +352,7 @@ def test_a_real_bpftrace_tells_what_a_loaders_worker_asks_the_kernel(
         monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(libraries))
     if shutil.which("bpftrace") is None or os.geteuid() != 0:
         pytest.skip("no bpftrace that may ask: run tests/fetch_hosts.sh, as root")
+    monkeypatch.setattr(bpf, "_PATIENCE_SECONDS", 240.0)  # a busy machine takes long to start it
     with running(_worker_of(tmp_path)) as process:
         wait_for(lambda: descendant_pids([process.pid]), what="its worker")
         said = {question.name: bpf.answer_question(question, process.pid) for question in bpf.QUESTIONS}
