@@ -206,7 +206,7 @@ def test_the_folder_of_another_bench_is_left_alone(bench: Bench, tmp_path: Path)
 @pytest.mark.slow("test_each_run_is_measured_after_its_warm_up_ended_and_kept finds the same fault")
 def test_a_bare_run_says_what_being_attached_costs(bench: Bench, tmp_path: Path) -> None:
     options = ["--steps", "30", "--runs", "1", "--to-end", "--bare"]
-    out, err = (done := bench(options, steps=60)).communicate(timeout=240)
+    out, err = (done := bench(options, steps=400)).communicate(timeout=240)
     assert done.returncode == 0, err
     assert "an attached run took" in out
     bare, run = _metrics(tmp_path / "a")["runs"]

@@ -175,7 +175,7 @@ def test_one_that_ends_early_ends_the_other(start: Start, tmp_path: Path, ends: 
     assert (found["state"], len(found["runs"])) == ("failed", 2)
     if ends == "crash":
         assert found["runs"][1]["last_stderr_line"] == "out of luck"
-    assert not _left(tmp_path)
+    wait_for(lambda: not _left(tmp_path), what="the end of all that it started")
 
 
 @pytest.mark.slow(
@@ -192,7 +192,7 @@ def test_ctrl_c_leaves_no_stopped_process(start: Start, tmp_path: Path, number: 
     assert "Traceback" not in err
     found = _metrics(tmp_path)
     assert [run["ended"] for run in found["runs"]] == ["interrupted", "interrupted"]
-    assert not _left(tmp_path)
+    wait_for(lambda: not _left(tmp_path), what="the end of all that it started")
 
 
 @pytest.mark.slow(
@@ -218,7 +218,7 @@ def test_a_killed_turn_taker_fails_the_bench_and_leaves_no_stopped_process(start
         _, err = started.communicate(timeout=240)
     assert started.returncode == 3
     assert f"interrupted, because the process that takes the turns (pid {taker.pid}) was ended" in err
-    assert not _left(tmp_path)
+    wait_for(lambda: not _left(tmp_path), what="the end of all that it started")
 
 
 @pytest.mark.parametrize(
