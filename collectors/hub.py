@@ -32,6 +32,9 @@ ONCE_SECONDS = 4.0
 
 FIRST_SECONDS = 1.0
 """How long the first snapshot waits for the driver's first answer."""
+DRIVER_SECONDS = 10.0
+"""How long `Hub.first_snapshot` waits for it: by then the driver's source has GPUs, or a note that the driver has not
+answered (SILENT_HEARTBEATS). Without either, the machine would seem to have no GPUs."""
 
 SAMPLING_DELAY_SECONDS = 0.2
 """Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that
@@ -264,7 +267,9 @@ class Hub:
             seconds: the longest wait. Rates and shares of time need two samples of each source; a source without
                 them by then has None in the snapshot.
         """
-        self._wait_for_rates(time.monotonic() + seconds)
+        begun = time.monotonic()
+        self._wait_for_rates(begun + seconds)
+        self._wait_for_driver(begun + max(seconds, DRIVER_SECONDS))
         return self.poll(with_earlier=True)
 
     def poll(self, *, with_earlier: bool = False, is_paced: bool = False) -> Snapshot:
@@ -356,7 +361,7 @@ class Hub:
             note = f"a fault in llmtop itself: nothing can be watched ({error!r})"
             on_snapshot(Snapshot(time=time.time(), host=Host(name=platform.node(), notes=(note,))))
             return
-        self._first_round()
+        self._wait_for_driver(time.monotonic() + FIRST_SECONDS)
         self._warm_up(on_snapshot)
         reduce_cycle_collections()
         due = tidied = time.monotonic()
@@ -408,9 +413,8 @@ class Hub:
         read = (sources.host.read_at(), sources.processes.read_at())
         return all(at is not None and at >= tick for at in read)
 
-    def _first_round(self) -> None:
-        """Wait a moment for the driver: a first snapshot without GPUs would say that there are none."""
-        deadline = time.monotonic() + FIRST_SECONDS
+    def _wait_for_driver(self, deadline: float) -> None:
+        """Wait until there are GPUs, or a note why there are none."""
         while not self._closed and time.monotonic() < deadline:
             reading = self._start_sources().gpu.latest()
             if reading.gpus or reading.notes:

@@ -25,6 +25,7 @@ def patient_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a hub wait for the first values for as long as a test on a busy machine may need to bring them."""
     monkeypatch.setattr(collectors.hub, "FIRST_SECONDS", 60.0)
     monkeypatch.setattr(collectors.hub, "ONCE_SECONDS", 60.0)
+    monkeypatch.setattr(collectors.hub, "DRIVER_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -330,6 +330,20 @@ def test_once_waits_for_the_processor_share_of_each_training() -> None:
     machine.hub.close()
 
 
+def test_once_shows_no_machine_without_gpus_before_the_driver_has_answered(patient_hub: None) -> None:
+    machine = Machine()
+    machine.gpu.value = GpuReading()
+    got: list[Snapshot] = []
+    once = threading.Thread(target=lambda: got.append(machine.hub.first_snapshot(0.05)))
+    once.start()
+    time.sleep(0.3)
+    assert not got
+    machine.gpu.value = GpuReading(notes=("the driver has not answered",))
+    once.join(100)
+    assert got[0].host.notes == ("the driver has not answered",)
+    machine.hub.close()
+
+
 def test_once_gives_what_there_is_at_its_deadline() -> None:
     machine = Machine()
     machine.host.value = Host(name="node")
