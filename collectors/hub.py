@@ -33,8 +33,8 @@ ONCE_SECONDS = 4.0
 FIRST_SECONDS = 1.0
 """How long the first snapshot waits for the driver's first answer."""
 DRIVER_SECONDS = 10.0
-"""How long `Hub.first_snapshot` waits for it: by then the driver's source has GPUs, or a note that the driver has not
-answered (SILENT_HEARTBEATS). Without either, the machine would seem to have no GPUs."""
+"""How long `Hub.first_snapshot` waits for it: by then the driver's source has GPUs, or a note that the driver has
+not answered (SILENT_HEARTBEATS). Without either, the machine would seem to have no GPUs."""
 
 SAMPLING_DELAY_SECONDS = 0.2
 """Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that
