@@ -32,6 +32,16 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "llmtop"
 
 
+@pytest.fixture
+def patient_guardian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guardian whose limit is a minute, not two seconds: on a busy machine its programs start late."""
+    sleep = tmp_path / "patient" / "sleep"
+    sleep.parent.mkdir()
+    sleep.write_text(f"#!/bin/sh\nexec {shutil.which('sleep')} 60\n")
+    sleep.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sleep.parent}:{os.environ['PATH']}")
+
+
 def stopped(terminal: Terminal) -> bool:
     return bool(psutil.Process(terminal.process.pid).status() == psutil.STATUS_STOPPED)
 
@@ -99,6 +109,7 @@ def test_a_signal_that_means_nothing_changes_nothing(number: signal.Signals) -> 
     ),
 )
 @pytest.mark.parametrize("number", FAULTS)
+@pytest.mark.usefixtures("patient_guardian")
 def test_a_fault_gives_the_terminal_back_before_anybody_learns_of_it(
     number: signal.Signals, state_home: Path
 ) -> None:
@@ -133,13 +144,15 @@ def test_what_is_said_after_a_crash_is_shown_though_the_screen_died_within_a_seq
 
 
 @pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
+@pytest.mark.usefixtures("patient_guardian")
 def test_a_real_fault_in_a_librarys_thread_does_the_same(tmp_path: Path) -> None:
     program = tmp_path / "faulty.py"
     program.write_text(
-        "import ctypes, sys, threading, time\n"
+        "import ctypes, os, sys, threading, time\n"
         "from tests.support import screen\n"
         "def crash():\n"
-        "    time.sleep(2)\n"
+        "    while not os.path.exists(sys.argv[0] + '.now'):\n"
+        "        time.sleep(0.01)\n"
         "    ctypes.string_at(0)\n"
         "threading.Thread(target=crash, daemon=True).start()\n"
         "sys.argv[1:] = ['--gpus', '1']\n"
@@ -147,6 +160,7 @@ def test_a_real_fault_in_a_librarys_thread_does_the_same(tmp_path: Path) -> None
     )
     with Terminal([sys.executable, str(program)]) as terminal:
         terminal.shows("tokens/s")
+        Path(f"{program}.now").touch()
         assert terminal.ends() == -signal.SIGSEGV
         assert terminal.attributes() == terminal.before
         assert_given_back(terminal)
@@ -405,6 +419,7 @@ def test_in_bash_it_can_be_stopped_put_in_the_background_and_fetched_again(
 
 
 @pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
+@pytest.mark.usefixtures("patient_guardian")
 def test_in_bash_a_crash_is_told_with_its_status_and_the_shell_goes_on(in_bash: Callable[..., Terminal]) -> None:
     terminal = in_bash()
     seen = len(terminal.raw)
