@@ -216,7 +216,7 @@ async def test_a_capture_under_way_is_called_off(start: Start, tmp_path: Path) -
 
 @pytest.mark.slow("a capture of its own; test_a_capture_under_way_is_called_off has one under way")
 async def test_a_capture_goes_on_without_its_dialog_and_is_there_again(start: Start) -> None:
-    training = start()
+    training = start("--step-ms", "1000")  # on a busy machine too, ten steps outlast what is done meanwhile
     training.wait_attached()
     async with running(beside(training)) as (app, pilot):
         await pilot.press("c")

@@ -15,7 +15,7 @@ from llmtop.model.snapshot import Process
 from llmtop.recording.reader_writer import Reader
 from screenshots.scenes import low_power, scene, uuid
 from tests.support.processes import REPOSITORY
-from tests.tui.driving import Held, reply, running, text
+from tests.tui.driving import Held, reply, running, text, until
 from tui.app import LlmtopApp
 from tui.core import keys
 from tui.core.board_screen import BoardScreen
@@ -145,9 +145,13 @@ async def test_a_click_on_a_title_sorts_by_it_and_again_the_other_way() -> None:
 @pytest.mark.parametrize("way", [("question_mark",), ("a",), ("r",)])
 async def test_jumps_move_the_page_and_not_the_hidden_recording(way: tuple[str, ...]) -> None:
     feed = ReplayFeed(Reader(DEMO), lambda: lambda moment: moment)
-    async with running(feed, (80, 24)) as (_, pilot):
+    async with running(feed, (80, 24)) as (app, pilot):
+
+        def shown() -> float:
+            return 0.0 if app.view.snapshot is None else app.view.snapshot.time - feed.started_at
+
         await pilot.press("space", "greater_than_sign")
-        await pilot.pause(0.3)
+        await until(pilot, lambda: shown() > 5.0)  # until the jump has ended the position may be the old one
         at = feed.position
         await pilot.press(*way)
         for key in ("end", "home", "G", "g", "n", "N"):
