@@ -66,6 +66,24 @@ def wait_for(condition: Callable[[], T], seconds: float = 60.0, what: str = "") 
         time.sleep(0.02)
 
 
+def repeat_until(run: Callable[[], T], is_whole: Callable[[T], object]) -> T:
+    """Call `run` again until its result is whole, and return it.
+
+    For one-shot commands, which wait too short for a busy machine and print what there is.
+    """
+    result: list[T] = []
+
+    def look() -> object:
+        result[:] = [run()]
+        return is_whole(result[0])
+
+    try:
+        wait_for(look)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the last result: {result}") from None
+    return result[0]
+
+
 def core_waits(pid: int | str = "self") -> dict[str, float]:
     """Return for how many seconds each thread of a process was ready to run while others had the cores.
 

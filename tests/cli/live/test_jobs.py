@@ -15,7 +15,7 @@ from llmtop.cli.live.snapshot_text import render
 from llmtop.model.jobs import job_totals
 from tests.support import nvml_stub
 from tests.support.launched import STEPPING, Started
-from tests.support.processes import environment
+from tests.support.processes import environment, repeat_until
 from tests.support.snapshots import rank, snapshot
 from tests.support.trainings import socket_of
 
@@ -52,8 +52,9 @@ def test_a_live_monitor_says_jobs_and_whose_gpus_these_are(
         env = nvml_stub.environment(
             nvml_stub.build(), scenario.write(tmp_path / "scenario"), **environment(LLMTOP_DIR=str(runtime_dir))
         )
-        said = [
-            subprocess.run(
+
+        def once(*how: str) -> str:
+            return subprocess.run(
                 [sys.executable, "-m", "llmtop", "--once", *how],
                 env=env,
                 capture_output=True,
@@ -61,9 +62,12 @@ def test_a_live_monitor_says_jobs_and_whose_gpus_these_are(
                 timeout=240,
                 check=True,
             ).stdout
-            for how in ([], ["--json"])
-        ]
-    text, now = said[0], json.loads(said[1])
+
+        text = repeat_until(once, lambda text: "ranks seen 2 of 2" in text and "used by nobody too" in text)
+        now = repeat_until(
+            lambda: json.loads(once("--json")),
+            lambda now: len(now["ranks"]) == 2 and any(one["pid"] == strangers.pid for one in now["processes"]),
+        )
     (job,) = now["jobs"]
     assert (job["name"], job["slurm_job_id"], job["ranks"]) == ("train_gpt.py · slurm 4711", "4711", [0, 1])
     assert {one["job"] for one in now["ranks"]} == {job["name"]}
