@@ -55,11 +55,14 @@ def test_the_slow_rank_the_idle_gpu_and_then_the_hung_rank_are_named(nodes: list
         with Prometheus(tmp_path / "prometheus", [first.target, second.target], rules=RULES) as server:
             assert len(server.finds('up{job="llmtop"} == 1', 2)) == 2
             server.finds("rank:llmtop_late_seconds:mean1m", 4)
-            ((late, seconds),) = server.finds("topk(1, rank:llmtop_late_seconds:mean1m) > 0.02")
-            assert (late["rank"], late["instance"]) == (str(SLOW), second.target)
-            assert len(server.query("count by (run, uid) (pid:llmtop_rank:info)")) == 1, "one run, on both nodes"
-            ((run, count),) = server.query("run:llmtop_ranks:count")
-            assert count == 4
+            # A stall of another rank leads the mean of few steps, but not that of a minute.
+            late_seconds = "rank:llmtop_late_seconds:mean1m"
+            slow = f'topk(1, {late_seconds}) > 0.02 and {late_seconds}{{rank="{SLOW}"}}'
+            ((late, seconds),) = server.finds(slow, seconds=90)
+            assert late["instance"] == second.target
+            # Where a scrape came too late, the ranks of that node are missing until the next.
+            server.finds("count by (run, uid) (pid:llmtop_rank:info) == 4")  # one run, on both nodes
+            ((run, _),) = server.finds("run:llmtop_ranks:count == 4")
             assert run["run"] == late["run"]
             assert 0.02 < seconds < 60, "in seconds: other work makes a late rank later"
             with Terminal(
@@ -78,5 +81,5 @@ def test_the_slow_rank_the_idle_gpu_and_then_the_hung_rank_are_named(nodes: list
             # Exporters that end take what they told with them.
             second.end()
             wait_for(lambda: not server.query('llmtop_rank_info{rank="3"}'), 60)
-            assert server.query('llmtop_rank_info{rank="0"}')
+            server.finds('llmtop_rank_info{rank="0"}')
             assert "error" not in server.log.read_text().lower(), server.log.read_text()

@@ -16,7 +16,7 @@ from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.cluster_view import ClusterView
 from collectors.prometheus.queries import Queries, recorded_expressions, union_query
 from collectors.prometheus.source import poll_interval
-from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.processes import REPOSITORY, environment, repeat_until, wait_for
 from tests.support.prometheus import NO_PROMETHEUS, VictoriaMetrics, find
 from tests.support.simulated_nodes import SLOW_BY, Nodes
 
@@ -105,7 +105,7 @@ def test_what_is_planted_among_64_nodes_is_named(tmp_path: Path, rules: bool) ->
         past = cluster.query_view(at=time.time() - 3600)
         assert past.pinned
         assert (past.nodes_up, past.late, past.rules) == (None, (), None)
-        assert cluster.query_view().nodes_up == 63
+        seen_when(cluster, lambda view: view.nodes_up == 63)
 
 
 @pytest.mark.slow("test_what_is_wrong_comes_first_and_enter_shows_a_node finds the same fault")
@@ -134,14 +134,13 @@ def test_a_thousand_labels_more_and_one_run_alone(tmp_path: Path) -> None:
     nodes = Nodes(2)
     nodes.slow = 3
     nodes.extra = "".join(f',label_{number}="x"' for number in range(1000))
-    with nodes, nodes.prometheus(tmp_path) as server:
+    with nodes, nodes.prometheus(tmp_path, interval="3s") as server:  # on a busy machine pages take over 1 s
         client = Client(server.url, limit=60)
         mine = seen_when(Cluster(client, "train.py · slurm 4711"), lambda view: view.late and view.nodes_up == 2)
         assert mine.problems == ()
         assert mine.late[0].rank == "3"
-        other = Cluster(client, 'an"other').query_view()
+        other = seen_when(Cluster(client, 'an"other'), lambda view: view.nodes_up == 2)
         assert (other.runs, other.late, other.problems) == ((), (), ())
-        assert other.nodes_up == 2
 
 
 @pytest.mark.slow("test_what_is_wrong_comes_first_and_enter_shows_a_node finds the same fault")
@@ -163,13 +162,18 @@ def test_once_and_json_say_the_same_without_a_screen(tmp_path: Path) -> None:
 
     nodes = Nodes(4)
     nodes.slow = 20
-    with nodes, nodes.prometheus(tmp_path) as server:
+    with nodes, nodes.prometheus(tmp_path, interval="3s") as server:  # on a busy machine pages take over 1 s
         seen_when(Cluster(Client(server.url, limit=60)), lambda view: view.late and view.nodes_up == 4)
-        text, _ = llmtop("--prometheus", server.url, "--once")
-        assert "4 nodes up, 0 down" in text
+        text, _ = repeat_until(
+            lambda: llmtop("--prometheus", server.url, "--once"),
+            lambda found: "4 nodes up, 0 down" in found[0] and "rank 20" in found[0],
+        )
         assert "rank 20 on node002 (pid 1004) adds 120 ms per step" in text
-        line, _ = llmtop("--once", "--json", LLMTOP_PROMETHEUS=server.url)
-        assert json.loads(line)["late"][0]["rank"] == "20"
+        view = repeat_until(
+            lambda: json.loads(llmtop("--once", "--json", LLMTOP_PROMETHEUS=server.url)[0]),
+            lambda view: view["nodes_up"] == 4 and view["late"],
+        )
+        assert view["late"][0]["rank"] == "20"
         stream = subprocess.Popen(
             [sys.executable, "-m", "llmtop", "cluster", "--prometheus", server.url, "--json", "-i", "1"],
             env=environment(),
@@ -177,9 +181,10 @@ def test_once_and_json_say_the_same_without_a_screen(tmp_path: Path) -> None:
             text=True,
         )
         assert stream.stdout is not None
-        assert all(json.loads(stream.stdout.readline())["nodes_up"] == 4 for _ in range(2))
+        for _ in range(2):
+            assert any(json.loads(line)["nodes_up"] == 4 for line in stream.stdout)
         stream.terminate()
-        assert stream.wait(30) == 0
+        assert stream.wait(240) == 0
     _, said = llmtop("--prometheus", server.url, "--once", code=3)
     assert "cannot be reached: Connection refused" in said
     _, said = llmtop(code=2)

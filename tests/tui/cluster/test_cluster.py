@@ -429,7 +429,7 @@ def test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in
         tempfile.TemporaryDirectory(prefix="lt-") as folder,
         TwoNodes(Path(folder), TOGETHER, torchrun=True) as job,
         nodes,
-        nodes.prometheus(tmp_path / "prometheus", RULES) as server,
+        nodes.prometheus(tmp_path / "prometheus", RULES, "3s") as server,
     ):
         job.wait_attached()
         config.write_text(
