@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from llmtop.runs.run_file import RunFile
 from tests.support import machine
 from tests.support.nvml_stub import SCENARIO_VARIABLE, Scenario, build, gpu_uuid
 from tests.support.nvml_stub import environment as stub_environment
-from tests.support.processes import environment, wait_for
+from tests.support.processes import busy_limit, environment, wait_for
 from tests.support.snapshots import snapshot
 
 LLMTOP = [sys.executable, "-m", "llmtop"]
@@ -113,6 +113,11 @@ def node(runtime_dir: Path, tmp_path: Path) -> Iterator[Node]:
         process.communicate(timeout=240)
 
 
+def not_of_stalls(alerts: Iterable[str]) -> list[str]:
+    """Return the ids without those that are true of any training on a busy machine."""
+    return [one for one in alerts if one not in ("rare_steps", "slower")]
+
+
 def test_a_watcher_logs_each_note_once(capsys: pytest.CaptureFixture[str]) -> None:
     log = watcher.NoteLog()
     for second, notes in enumerate((("no driver",), ("no driver", "late by 30 s"), ("late by 31 s",), ())):
@@ -136,7 +141,7 @@ def test_alerts_are_written_with_times_and_evidence(node: Node) -> None:
     assert len(watched) >= 2
     assert watched[0].pid == monitor.pid
     report = node.report()
-    assert [alert["id"] for alert in report["alerts"] if not alert["recomputed"]] == ["input_bound"]
+    assert not_of_stalls(one["id"] for one in report["alerts"] if not one["recomputed"]) == ["input_bound"]
     assert report["watched_seconds"] > 0
 
 
@@ -146,7 +151,8 @@ def test_nobody_watches_and_alerts_are_recomputed_from_the_steps(node: Node) -> 
     training.communicate(timeout=240)
     assert not node.files()
     report = node.report()
-    assert [(one["id"], one["recomputed"]) for one in report["alerts"]] == [("input_bound", True)]
+    assert not_of_stalls(one["id"] for one in report["alerts"]) == ["input_bound"]
+    assert all(one["recomputed"] for one in report["alerts"])
     assert report["watched_seconds"] == 0
     shown = node.llmtop("runs", "show")
     assert "input_bound*" in shown
@@ -177,7 +183,7 @@ def test_one_of_three_monitors_writes_and_another_takes_over_when_it_is_killed(n
         node.stop(other)
     (run,) = store.list_runs(node.runs)
     notes = read_notes(run)
-    assert [alert.id for alert in notes.alerts] == ["input_bound"]  # both saw it: it is one
+    assert not_of_stalls(alert.id for alert in notes.alerts) == ["input_bound"]  # both saw it: it is one
     assert len(notes.watched) == 1
 
 
@@ -194,7 +200,8 @@ def test_a_monitor_killed_while_it_appends_leaves_a_file_that_can_be_read(node: 
         file = RunFile(path)
         assert file.unreadable_records == 0
         assert file.members
-    assert [one["id"] for one in node.report()["alerts"] if not one["recomputed"]] == ["input_bound"]
+    alerts = node.report()["alerts"]
+    assert not_of_stalls(one["id"] for one in alerts if not one["recomputed"]) == ["input_bound"]
 
 
 @pytest.mark.slow("a monitor of its own; test_alerts_are_written_with_times_and_evidence finds the writer")
@@ -276,7 +283,7 @@ def test_a_full_disk_is_noted_on_the_screen_and_what_was_written_stays(runtime_d
         lines.when(lambda line: not any("disk takes no" in note for note in line["host"]["notes"]))
         lines.close()
         (path,) = node.files()
-        assert [one.id for one in node.alerts()][:1] == ["input_bound"]
+        assert not_of_stalls(one.id for one in node.alerts())[:1] == ["input_bound"]
         assert RunFile(path).damaged_bytes == 0
     finally:
         for process in node.started:
@@ -303,7 +310,7 @@ class Lines:
     def when(self, holds: Any) -> dict[str, Any]:
         """The next snapshot of which something holds."""
         assert self.process.stdout is not None
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + busy_limit(60)
         for text in self.process.stdout:
             line: dict[str, Any] = json.loads(text)
             if holds(line):
