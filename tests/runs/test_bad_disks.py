@@ -75,9 +75,12 @@ def test_a_used_up_quota_drops_data_and_says_so_once(tmp_path: Path) -> None:
     """By LD_PRELOAD: few kernels of test machines have CONFIG_QUOTA."""
     runs, sockets = tmp_path / "runs", tmp_path / "sockets"
     extra = {**quota.environment(runs, 3000), "LLMTOP_DIR": str(sockets)}
-    process = start(runs, 200, 0.03, _STEADY, **extra)
+    seen = tmp_path / "seen"
+    stays = f"import os\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.05)\n"
+    process = start(runs, 200, 0.03, _STEADY + stays, **extra)
     monitor = environment(LLMTOP_DIR=str(sockets), LLMTOP_RUNS=str(runs))
     wait_for(lambda: b"quota exceeded" in _seen(monitor))  # by the monitor, too
+    seen.touch()
     out, err = finish(process)
     assert out.splitlines()[-1] == "199"
     assert err.count("data was dropped: Disk quota exceeded") == 1
@@ -164,7 +167,9 @@ def _kill_at_random(folder: Path, kills: int, seed: int) -> None:
         stamps = {name: _stamps(process) for name, process in five}
         kept = {run.name: run.processes[0] for run in store.list_runs(runs)}
         for name, ended in stamps.items():
-            due = [at for at in ended if at < ended[-1] - 1.0 - _WITHOUT_A_CORE_SECONDS]
+            last, waited = ended[-1] if ended else (0.0, 0.0)
+            # While the training waits for a core, its writer may as well.
+            due = [at for at, before in ended if at < last - 1.0 - _WITHOUT_A_CORE_SECONDS - (waited - before)]
             if not due:
                 continue  # killed in its first second
             assert kept[name].how == store.KILLED
@@ -175,19 +180,21 @@ def _kill_at_random(folder: Path, kills: int, seed: int) -> None:
 
 
 _STAMPED = """
-import sys, time, llmtop
+import os, sys, time, llmtop
+from tests.support.processes import core_waits
 for number in range(int(sys.argv[1])):
     with llmtop.step():
         time.sleep(float(sys.argv[2]))
-    print(time.monotonic(), flush=True)
+    print(time.monotonic(), core_waits()[str(os.getpid())], flush=True)
 """
 
 
-def _stamps(process: subprocess.Popen[str]) -> list[float]:
-    """When each step ended, by the training itself."""
+def _stamps(process: subprocess.Popen[str]) -> list[tuple[float, float]]:
+    """When each step ended, and for how long it had waited for a core by then, by the training itself."""
     out, _ = process.communicate(timeout=240)
     lines = out.splitlines(keepends=True)
-    return [float(line) for line in lines if line.endswith("\n")]
+    whole = [line.split() for line in lines if line.endswith("\n")]
+    return [(float(at), float(waited)) for at, waited in whole]
 
 
 @pytest.mark.slow("torch in three processes; test_a_forked_child_writes_nothing_and_the_parent_goes_on has a fork")
