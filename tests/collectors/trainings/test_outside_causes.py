@@ -91,7 +91,8 @@ def test_collections_of_garbage_are_told(between: str, cause: str, runtime_dir: 
     )
     with Training(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") as training:
         found = _told(runtime_dir, training, 5)
-    most = max(filter(None, found), key=lambda what: found[what])
+    # On a busy machine the line of most samples is not known.
+    most = max(filter(_is_named, found), key=lambda what: found[what])
     assert cause in most, found
     assert cause != "gc.collect()" or re.match(r"train\.py:(?:\d+-)?14 ", most), found
 
