@@ -73,7 +73,7 @@ def test_a_terminal_that_stops_reading_neither_grows_nor_outlives_a_signal() -> 
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.ends() == 128 + signal.SIGTERM
         terminal.go_on_reading()
-        assert terminal.attributes() == terminal.before
+        wait_for(lambda: terminal.attributes() == terminal.before, what="the settings of before")
 
 
 @pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
