@@ -185,7 +185,7 @@ class PlantedJob:
             except subprocess.TimeoutExpired:
                 # py-spy waits for a process that the kernel does not stop: one that waits for a file system.
                 blocking[rank].kill()
-                stack = self._py_spy(pid, "--nonblocking").communicate(timeout=30)[0]
+                stack = self._py_spy(pid, "--nonblocking").communicate(timeout=240)[0]
             (self.folder / "stacks" / f"{rank}.txt").write_bytes(stack)
         by_node = RANKS // self.fault.nodes
         for node in range(self.fault.nodes):

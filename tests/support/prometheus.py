@@ -136,7 +136,7 @@ class Exporter:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send it a signal, and return the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(240)
 
 
 class Prometheus:

@@ -343,7 +343,7 @@ def test_garbage_and_many_connections_leave_the_training_its_steps() -> None:
         host, port = exporter.target.split(":")
         held = []
         for number in range(150):
-            one = socket.create_connection((host, int(port)), timeout=10)
+            one = socket.create_connection((host, int(port)), timeout=240)
             held.append(one)
             with contextlib.suppress(OSError):  # the oldest are dropped
                 one.sendall((b"\xff" * 2000, b"GET / HTTP/1.1\r\n", b"")[number % 3])

@@ -37,7 +37,7 @@ async def opened(app: LlmtopApp, pilot: Pilot[int], *words: str) -> None:
 
 
 async def shows(app: LlmtopApp, pilot: Pilot[int], *words: str) -> None:
-    for _ in range(1500):
+    for _ in range(6000):
         await pilot.pause()
         shown = " ".join(text(app).split())  # a sentence may go on in the next row
         if all(word in shown for word in words):

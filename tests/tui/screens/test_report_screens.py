@@ -232,6 +232,6 @@ def test_a_written_report_is_shown_without_numpy(captures: Path) -> None:
         "import sys, threading, tui.screens.report, tui.screens.timeline, tui.screens.comparison\n"
         "from pathlib import Path\nfrom tui.screens import report_picker\ndone = threading.Event()\n"
         f"report_picker.read(Path({str(captures / '1-healthy')!r}), lambda result: done.set())\n"
-        "assert done.wait(20)\nsys.exit('numpy' in sys.modules)\n"
+        "assert done.wait(200)\nsys.exit('numpy' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=240).returncode == 0
