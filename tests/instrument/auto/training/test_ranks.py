@@ -137,7 +137,7 @@ def training(runtime_dir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[byt
     )
     yield process
     process.terminate()  # torchrun ends its workers
-    process.wait(60)
+    process.wait(240)
 
 
 @pytest.mark.slow("test_torchrun_s_two_ranks_beside_a_process_of_its_own finds the same fault")
@@ -149,7 +149,7 @@ def test_a_monitor_sees_two_ranks_and_no_launcher(training: subprocess.Popen[byt
     )
     hellos = []
     for file in files:
-        with client.Connection.open(file.path) as connection:
+        with client.Connection.open(file.path, timeout_s=60) as connection:
             hellos.append(connection.hello)
             steps: list[wire.StepDone] = []
             wait_for(
