@@ -20,6 +20,11 @@ needs("torch")
 pytestmark = pytest.mark.torch
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMTOP_TESTS_PATIENT", "1")  # the last state of a capture is sent while the training ends
+
+
 @pytest.mark.slow("one end stands for all; each is a capture", kept=("500 steps asked for",))
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_a_captured_training_ends_as_it_would_without(way: Way, runtime_dir: Path, tmp_path: Path) -> None:
@@ -133,7 +138,7 @@ sys.exit(5)
 def test_only_a_file_that_is_being_written_is_waited_for_and_not_for_ever(
     runtime_dir: Path, tmp_path: Path, seconds: int
 ) -> None:
-    script = "import llmtop; llmtop.attach()\n" + WRITING.format(seconds=seconds)
+    script = f"{PATIENT_SERVER}import llmtop; llmtop.attach()\n" + WRITING.format(seconds=seconds)
     with Training(script) as training:
         heard = Heard(connect(runtime_dir, training))
         training.hear("ready")

@@ -3,7 +3,7 @@
 usage: ending_training.py [--plain] [--gpu] [--fake-cuda] [--cupti LIBRARY] [--deaf] [--crash-rank]
 
 `--cupti` has what PyTorch does after a recording on a GPU (tests/cupti_stub); with `--deaf` no call of CUDA
-ends it.
+ends it. `LLMTOP_TESTS_PATIENT=1` has it send its last messages however long its threads wait for a core.
 
 Lines on stdin: ``step N``, ``evaluate``, and then the way to end: ``return``, ``raise``, ``exit``, ``_exit``,
 ``wait`` (for a signal), ``exec``, ``fork`` (a child that exits, then return), ``thread`` (the rest of the lines is
@@ -33,6 +33,10 @@ DEVICE = "cuda" if "--gpu" in sys.argv else "cpu"
 
 def main() -> None:
     """Obey."""
+    if os.environ.get("LLMTOP_TESTS_PATIENT") and (not PLAIN or "llmtop.instrument" in sys.modules):
+        from llmtop.instrument.serve import server
+
+        server.LISTEN_WAIT_S = server.EXIT_WAIT_S = server.EXIT_PATIENCE_S = 60.0
     if "--fake-cuda" in sys.argv:
         _pretend_cuda()
     if "--cupti" in sys.argv:
