@@ -105,8 +105,8 @@ def test_who_waits_for_a_person_is_paused_and_no_step_goes_across(
             assert told[0].startswith("at a ")
             assert set(told[1:]) <= {""}
             intervals = [done.interval_ns for done in heard.steps]
-            assert all(ns is None or ns < LONG * 1e9 for ns in intervals), "the time that it waited is no step"
-            assert intervals.count(None) == 2, "the first, and the one after the wait"
+            unknown = [number for number, ns in enumerate(intervals) if ns is None]
+            assert unknown in ([0, 60], [0, 61]), (way, unknown)
     finally:
         child.close(force=True)
 
@@ -140,7 +140,11 @@ def test_who_comes_while_it_waits_is_told_and_who_sleeps_is_not_paused(
     "idle", ["time.sleep(100)", "threading.Event().wait()", "subprocess.run(['sleep', '100'])"]
 )
 def test_what_waits_for_no_person_is_not_paused(idle: str, source: StepsSource) -> None:
-    with Training(f"import subprocess, threading\n{STEPS}steps(60)\n{idle}\n"):
+    # Until "running" was seen it steps: a monitor that has its first contact late would see "stalled" at once.
+    stepping = f"{STEPS}while not select.select([0], [], [], 0)[0]: steps(1)\n"
+    with Training(f"import select, subprocess, threading\n{stepping}{idle}\n") as training:
+        in_state(source, "running")
+        training.go()
         states = set()
 
         def has_stalled() -> bool:
@@ -149,7 +153,7 @@ def test_what_waits_for_no_person_is_not_paused(idle: str, source: StepsSource) 
             return "stalled" in states
 
         wait_for(has_stalled, 60)
-        assert states == {"running", "stalled"}
+        assert states <= {"running", "stalled"}
 
 
 @pytest.mark.slow("stands still for seconds; test_what_waits_for_no_person_is_not_paused has steps before it")
@@ -178,11 +182,14 @@ def test_between_the_cells_of_a_notebook_it_is_paused(
         client.execute(STEPS + "steps(60)")
         paused = in_state(source, "paused")
         assert paused.note == "it waits between the cells of a notebook"
-        client.execute("time.sleep(2 * 3.0)")
+        # A file ends each cell: however late a state is looked at, it lasts until it was seen.
+        client.execute("import os\nwhile not os.path.exists('stepped'): steps(1)")
         in_state(source, "running")
-        in_state(source, "stalled")  # a cell that hangs
-        client.execute("steps(400)")
-        in_state(source, "running")
+        (tmp_path / "stepped").touch()
+        in_state(source, "paused")
+        client.execute("while not os.path.exists('hung'): time.sleep(0.05)")
+        in_state(source, "stalled")
+        (tmp_path / "hung").touch()
         in_state(source, "paused")
     finally:
         client.stop_channels()
