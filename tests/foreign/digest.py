@@ -31,7 +31,7 @@ LIGHT = "FOREIGN_LIGHT"
 """Set where the optimizers of torch are to leave the compiler unloaded."""
 WATCHED = "FOREIGN_WATCHED"
 """Set where a monitor comes at the end of each process, and is to be waited for."""
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 FEEDER_ENDS_S = 2.0
 """How long to wait for each thread that feeds a queue of multiprocessing's: where its queue is closed it ends by
 itself, soon, and closes its pipe; a plain run on a busy machine was seen with it and the next one without."""

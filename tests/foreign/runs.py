@@ -19,12 +19,15 @@ from typing import Any
 
 from llmtop.errors import LlmtopError
 from llmtop.protocol import wire
-from llmtop.protocol.client import Connection, discover
+from llmtop.protocol.client import Connection
 from tests.foreign import digest, hands
 from tests.foreign.program import Program
+from tests.support.trainings import sockets
 
 LIMIT_S = 240.0
 """For one run, against hanging: a compiler of C++ on a busy machine takes its time."""
+_CONTACT_S = 25.0
+"""For a socket, then for its Hello, against hanging. All waits together are shorter than `digest.PATIENCE_S`."""
 _HEARD_WITHIN_S = 10.0
 _QUIET_S = 0.2
 
@@ -166,19 +169,27 @@ class Run:
         heard = self._heard[here.stem]
         try:
             pid = int(here.read_text())
-            for file in discover(self._sockets):
-                if file.pid == pid:
-                    self._listen(file.path, here, heard)
+            until = time.monotonic() + (0.0 if self._steps_of(here) == "none" else _CONTACT_S)
+            # A process waits only a moment for its socket before it goes on.
+            while not (found := [file for file in sockets(self._sockets) if file.pid == pid]):
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.02)
+            for file in found:
+                self._listen(file.path, here, heard)
         except LlmtopError:
             pass  # no process has attached at all
         finally:
             here.with_suffix(".go").touch()
 
+    def _steps_of(self, here: Path) -> str:
+        return self._program.says("steps", self._kind, here.stem) or "none"
+
     def _listen(self, path: Path, here: Path, heard: Heard) -> None:
-        expected = self._program.says("steps", self._kind, here.stem) or "none"
+        expected = self._steps_of(here)
         last = int(expected.rpartition(".")[2]) - 1 if expected[-1].isdecimal() else None
         try:
-            connection = Connection.open(path, timeout_s=_HEARD_WITHIN_S)
+            connection = Connection.open(path, timeout_s=_CONTACT_S)
         except ConnectionError:
             return  # of what the process was before it executed another program
         heard.hello = connection.hello

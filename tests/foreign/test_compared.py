@@ -16,7 +16,7 @@ PLANTED = {
     "file left.txt": "open('left.txt', 'w').close()",
     "main: a value": "value = 1.0 + 2**-52",
     "main: random": "random.random()",
-    "main: threads": "threading.Thread(target=time.sleep, args=(1,), daemon=True).start()",
+    "main: threads": "threading.Thread(target=time.sleep, args=(100,), daemon=True).start()",
     "main: signal handlers": "signal.signal(signal.SIGUSR1, signal.SIG_IGN)",
     "main: signal mask": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})",
     "main: timers": "signal.setitimer(signal.ITIMER_VIRTUAL, 90, 5)",
