@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -184,7 +185,7 @@ input()
         assert stopped.stdout.readline() == "has all\n"  # a process that ends waits only a moment for its monitors
         training.go()
         training.finish()
-        steps, lost, first, last = map(int, stopped.communicate(timeout=20)[0].split())
+        steps, lost, first, last = map(int, stopped.communicate(timeout=240)[0].split())
     assert last == 40_000
     assert steps + lost == last - first
     assert lost > 0
@@ -247,17 +248,21 @@ while True:
         time.sleep(0.02)
 """
 
-    def steps_in_one(every_ms: int) -> float:
+    def message_ends(every_ms: int) -> list[int]:
+        """When the last step of each message ended, in nanoseconds."""
         heard = Heard(connect(runtime_dir, training, history=0, every_ms=every_ms))
-        heard.until(lambda: len(heard.steps) > 60)
+        heard.until(lambda: len(heard.steps) > 120)
         assert heard.lost == 0
         heard.connection.close()
-        return len(heard.steps) / sum(bool(batch.steps) for batch in heard.batches)
+        last = [batch.steps[-1] for batch in heard.batches if batch.steps]
+        return [step.started_unix_ns + step.host_ns for step in last]
 
     with Training(script) as training:
-        unseen, waiting, impatient = steps_in_one(500), steps_in_one(200), steps_in_one(0)
-    assert unseen >= 1.5 * waiting
-    assert waiting >= 3 * impatient
+        unseen, waiting, impatient = message_ends(500), message_ends(200), message_ends(0)
+    # A message is held for 75 to 100 % of what the monitor accepts: on a busy machine fewer steps end meanwhile.
+    assert len(unseen) <= (unseen[-1] - unseen[0]) / 0.375e9 + 3
+    assert len(waiting) <= (waiting[-1] - waiting[0]) / 0.15e9 + 3
+    assert min(after - before for before, after in pairwise(impatient)) < 0.1e9
 
 
 def test_steps_that_end_while_a_message_is_sent_go_with_the_next_one(runtime_dir: Path) -> None:
@@ -290,7 +295,7 @@ while True:
 
 
 def test_what_goes_to_all_monitors_is_encoded_once(runtime_dir: Path) -> None:
-    script = """
+    script = f"""{PATIENT_SERVER}
 import collections, sys
 import llmtop, llmtop.instrument.serve.publisher as news
 llmtop.attach()
@@ -325,8 +330,9 @@ print(sorted(made.items()), flush=True)
             assert [step.tokens for step in heard.steps] == list(range(10))
             assert heard.metrics == {"loss": 9.0}
         made = dict(ast.literal_eval(training.stdout.readline()))
-    # The metric may change in the middle of a round: then some are told before the step, some with it.
-    assert all(1 <= made[number] <= 2 for number in range(1, 10)), made
+    # The metric may change in the middle of a round, even of two in a row: then the monitors have received up to
+    # three different states. There are nine of them.
+    assert all(1 <= made[number] <= 3 for number in range(1, 10)), made
 
 
 def test_what_a_process_that_crashed_had_half_made_is_removed_and_nothing_else(runtime_dir: Path) -> None:
@@ -373,7 +379,7 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
         assert sorted(heard.connection.hello.rank or 0 for heard in all_heard) == list(range(64))
         (runtime_dir / "go").touch()
         for heard in all_heard:
-            heard.until(lambda heard=heard: len(heard.ordinals) >= 5, 60)
+            heard.until(lambda heard=heard: len(heard.ordinals) >= 5, 240)
         (runtime_dir / "heard").touch()
         for heard in all_heard:
             heard.to_the_end()
@@ -429,7 +435,7 @@ def wakes():
         return sum(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
 input()
 time.sleep(0.5)
-before, begun = wakes(), time.monotonic()
+begun, before = time.monotonic(), wakes()
 time.sleep(1)
 woken, seconds = wakes() - before, time.monotonic() - begun
 assert woken < 20 * seconds, "sixty times a second is the pace of steps; some ten are looks"
@@ -503,7 +509,9 @@ input()
     with Training(script) as training:
         heard = Heard(connect(runtime_dir, training))
         training.go()
-        heard.until(lambda: heard.ordinals and heard.ordinals[-1] == 109_999, 60)
+        heard.until(
+            lambda: (batch := heard.batches[-1:]) and batch[0].first_ordinal + len(batch[0].steps) == 110_000, 240
+        )
         training.go()
         out, _ = training.finish()
     assert int(out) < 1 << 20
