@@ -64,8 +64,12 @@ def test_the_tasks_of_srun_are_ranks_of_one_job_and_are_watched_from_within_it(c
     assert sorted(rank["rank"] for rank in both) == [0, 1]
     assert len({rank["job"] for rank in both}) == 1
     srun = str(slurm.find("srun"))
-    within = ranks(cluster, srun, "--overlap", "--jobid", job, "-n", "1")
-    assert {rank["pid"] for rank in within} == {rank["pid"] for rank in both}, "srun --overlap, as the page says"
+    pids = {rank["pid"] for rank in both}
+
+    def within() -> set[int]:
+        return {rank["pid"] for rank in ranks(cluster, srun, "--overlap", "--jobid", job, "-n", "1")}
+
+    wait_for(lambda: within() == pids, 40, "the same two with srun --overlap, as the page has it")
     cluster.run("scancel", job)
     wait_for(lambda: not ranks(cluster), 60, "the job's end")
 
