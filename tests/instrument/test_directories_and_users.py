@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import environment, wait_for
-from tests.support.trainings import Heard, Training, connect, socket_of, sockets
+from tests.support.trainings import PATIENT_SERVER, Heard, Training, connect, socket_of, sockets
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 
@@ -64,7 +64,7 @@ def test_a_directory_that_becomes_read_only_prints_nothing_at_the_end(runtime_di
             training.go()
             assert training.finish() == ("", "")
             heard.to_the_end()
-        with Training("import llmtop\nwith llmtop.step(): pass") as refused:
+        with Training(PATIENT_SERVER + "import llmtop\nwith llmtop.step(): pass") as refused:
             _, err = refused.finish()
         assert err.startswith(f"llmtop: not publishing: no socket can be made in {runtime_dir}: Read-only file")
         assert err.count("\n") == 1
@@ -78,7 +78,7 @@ def test_a_full_disk_is_said_and_the_training_runs(runtime_dir: Path) -> None:
         pytest.skip("no tmpfs can be mounted here")
     try:
         (runtime_dir / "full").touch()
-        with Training("import llmtop\nwith llmtop.step(): pass\nprint('ran')") as training:
+        with Training(PATIENT_SERVER + "import llmtop\nwith llmtop.step(): pass\nprint('ran')") as training:
             out, err = training.finish()
         assert out == "ran\n"
         assert err.startswith(f"llmtop: not publishing: no socket can be made in {runtime_dir}: No space left")
@@ -136,7 +136,7 @@ def test_two_users_see_their_own_trainings_and_take_no_place_of_each_other(tmp_p
         "import llmtop.instrument.control.self_capture\n"
         "os.setgroups([]); os.setgid({uid}); os.setuid({uid})\nos.environ.pop('LLMTOP_DIR', None)\n"
     )
-    train = "import llmtop\nwith llmtop.step(): pass\nprint('up', flush=True)\ninput()\n"
+    train = f"{PATIENT_SERVER}import llmtop\nwith llmtop.step(): pass\nprint('up', flush=True)\ninput()\n"
     places = [Path(f"/tmp/llmtop-{uid}") for uid in (61001, 61002, 61003)]
     try:
         with (
@@ -222,7 +222,7 @@ def test_the_doctor_says_no_where_a_training_says_that_it_cannot_publish(runtime
     (runtime_dir / "file").touch()
     doctor = [sys.executable, "-m", "llmtop", "doctor", "--json"]
     for given in (str(runtime_dir / ("d" * 100)), str(runtime_dir / "file/run")):
-        with Training("import llmtop\nwith llmtop.step(): pass", LLMTOP_DIR=given) as training:
+        with Training(f"{PATIENT_SERVER}import llmtop\nwith llmtop.step(): pass", LLMTOP_DIR=given) as training:
             said = training.finish()[1]
         check = _doctor(doctor, runtime_dir, given)
         assert check["ok"] is False
@@ -234,7 +234,9 @@ def test_the_doctor_says_no_where_a_training_says_that_it_cannot_publish(runtime
 @pytest.mark.parametrize("length", [85, 86])
 def test_the_longest_directory_is_the_one_that_is_named(runtime_dir: Path, length: int) -> None:
     path = runtime_dir / ("d" * (length - len(str(runtime_dir)) - 1))
-    with Training("import llmtop\nwith llmtop.step(): pass\ninput()", LLMTOP_DIR=str(path)) as training:
+    with Training(
+        f"{PATIENT_SERVER}import llmtop\nwith llmtop.step(): pass\ninput()", LLMTOP_DIR=str(path)
+    ) as training:
         if length == 85:
             heard = Heard(connect(path, training))
             heard.until(lambda: heard.steps)

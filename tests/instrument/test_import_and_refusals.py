@@ -10,7 +10,7 @@ import pytest
 
 from llmtop.errors import NotPossibleHere
 from llmtop.protocol.client import discover
-from tests.support.trainings import Training, socket_of, sockets
+from tests.support.trainings import PATIENT_SERVER, Training, socket_of, sockets
 
 TRAIN = """
 import llmtop, sys
@@ -82,7 +82,9 @@ def test_where_the_directory_cannot_be_used_the_training_says_so_once_and_runs(
 ) -> None:
     path = unusable(runtime_dir, how)
     # A forked child attaches by itself, and does not say it again.
-    script = TRAIN + "import os\nif os.fork() == 0:\n    with llmtop.step(): pass\nelse: os.wait()\n"
+    script = (
+        PATIENT_SERVER + TRAIN + "import os\nif os.fork() == 0:\n    with llmtop.step(): pass\nelse: os.wait()\n"
+    )
     with Training(script, LLMTOP_DIR=str(path)) as training:
         out, err = training.finish()
     assert out.startswith("trained 3\n")

@@ -145,6 +145,8 @@ import glob, os, time
 import torch
 from torch import multiprocessing
 from torch.utils.data import DataLoader, Dataset
+from llmtop.instrument.serve import server
+server.LISTEN_WAIT_S = 60.0  # each training has its socket once it is attached
 
 class Data(Dataset):
     model = torch.nn.Linear(4, 4)
