@@ -49,6 +49,7 @@ with Functions(), Operations():
 sampled = recorder.get().arrivals.samples.count if with_llmtop else 0
 if dist.get_rank() == 0:
     print(json.dumps([{name: heard.count(name) for name in sorted(set(heard))}, sampled]), flush=True)
+dist.barrier()  # the rank that ends first closes connections that the other may still read from
 dist.destroy_process_group()
 """
 
