@@ -222,6 +222,8 @@ except Alarm:
     print("alarm", flush=True)
 for _ in range(20):
     with llmtop.step(): pass
+from llmtop.instrument.run_log import writer
+writer.EXIT_S = 60.0  # the exit waits for the file however long the writer's thread waits for a core
 input()
 """
     with Training(script, LLMTOP_RUN_LOG="1", LLMTOP_RUNS=str(tmp_path)) as training:
