@@ -18,7 +18,7 @@ from tests.support.steps import Zygote
 pytestmark = pytest.mark.torch
 
 TRAINING = """
-import sys, time, torch
+import os, sys, time, torch
 import torch.distributed as dist
 from torch import nn
 
@@ -27,7 +27,7 @@ mine = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
 net = nn.parallel.DistributedDataParallel(nn.Linear(32, 1))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for index in range(10**9):
-    if index == 50 and dist.get_rank() == 1:
+    if index >= 50 and dist.get_rank() == 1 and os.path.exists(sys.argv[1]):
         time.sleep(1000)
     dist.all_reduce(torch.ones(1), group=mine)
     net(torch.randn(8, 32)).sum().backward()
@@ -51,7 +51,8 @@ def alert_of(lines: Any, until: float) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(
     zygote: Zygote, runtime_dir: Path, tmp_path: Path
 ) -> None:
-    with running_ranks(zygote, tmp_path / "train.py", TRAINING, LLMTOP_DIR=str(runtime_dir)):
+    hang = tmp_path / "hang"
+    with running_ranks(zygote, tmp_path / "train.py", TRAINING, str(hang), LLMTOP_DIR=str(runtime_dir)):
         monitor = subprocess.Popen(
             [sys.executable, "-m", "llmtop", "--json", "--interval", "0.5"],
             env=environment(),
@@ -60,6 +61,10 @@ def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(
         )
         try:
             assert monitor.stdout is not None
+            for line in monitor.stdout:  # its first contact may take a while, in which a rank would become stalled
+                if sum((rank["step"] or 0) >= 50 for rank in json.loads(line)["ranks"]) == 2:
+                    break
+            hang.touch()
             alert, snapshot = alert_of(monitor.stdout, time.monotonic() + 240)
         finally:
             monitor.kill()
