@@ -92,7 +92,9 @@ def test_generate_is_a_phase_of_a_training(tmp_path: Path) -> None:
     for step in found["steps"]:
         assert step.count("forward") == 1, "its own forward passes are not the training's"
         assert "evaluation" not in step.phases
-        assert "generate" not in step.phases or step.time("generate") > step.time("forward")
+    generating = [step for step in found["steps"] if "generate" in step.phases]
+    shortest = min(step.time("forward") for step in generating)
+    assert all(step.time("generate") > shortest for step in generating), "eight passes take longer than one"
 
 
 SHAPES = {
