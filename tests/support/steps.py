@@ -159,4 +159,4 @@ class Zygote:
 
     def close(self) -> None:
         """End it."""
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=240)

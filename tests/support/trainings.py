@@ -83,7 +83,7 @@ def socket_of(directory: Path, pid: int) -> Path:
 def connect(directory: Path, process: subprocess.Popen[str], history: int = 512, every_ms: int = 0) -> Connection:
     """Subscribe to a training, waiting until it has attached."""
     path = socket_of(directory, process.pid)
-    return Connection.open(path, history=history, timeout_s=20, every_ms=every_ms)
+    return Connection.open(path, history=history, timeout_s=60, every_ms=every_ms)
 
 
 class Heard:

@@ -52,7 +52,7 @@ def test_the_exit_codes_name_the_first_of_two_that_wrote_no_end(
     wait_for(lambda: all(one.exists() and one.stat().st_size > 25 for one in done))
     ranks[victim].send_signal(signal.SIGKILL)
     ranks[1 - victim].send_signal(signal.SIGTERM)
-    codes = [process.wait(30) for process in ranks]
+    codes = [process.wait(240) for process in ranks]
     assert find_culprits([runs]).culprits == ()
     monkeypatch.setenv("LLMTOP_RUNS", str(runs))
     failures = {rank: SimpleNamespace(pid=ranks[rank].pid, exitcode=codes[rank]) for rank in range(2)}

@@ -36,7 +36,7 @@ FOLDER = {folder!r}
 REPORT = """
 import json, time
 from llmtop.instrument.record import recorder
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 200
 while len(recorder.get().saved.read()) < {count} and time.monotonic() < deadline:
     time.sleep(0.02)
 print("saved:", json.dumps([one._asdict() for one in recorder.get().saved.read()]))

@@ -25,7 +25,7 @@ class Function(threading.Thread):
         self.may_end, self.is_there = threading.Event(), threading.Event()
         self.held: weakref.ref[Held] | None = None
         self.start()
-        assert self.is_there.wait(30)
+        assert self.is_there.wait(240)
         wait_for(self._stands_at_the_gate, what="a thread in its last call")
 
     def _stands_at_the_gate(self) -> bool:
@@ -36,7 +36,7 @@ class Function(threading.Thread):
     def run(self) -> None:
         gate = threading.Lock()
         gate.acquire()
-        threading.Thread(target=lambda: (self.may_end.wait(60), gate.release()), daemon=True).start()
+        threading.Thread(target=lambda: (self.may_end.wait(240), gate.release()), daemon=True).start()
         self._holds(gate)
 
     def _holds(self, gate: threading.Lock) -> None:
@@ -55,7 +55,7 @@ def test_what_a_function_held_goes_when_it_returns_though_its_source_is_being_re
     def slow(file: str, line: int, columns: slice) -> str:
         """A file system that answers when the script is long somewhere else."""
         function.may_end.set()
-        function.join(30)
+        function.join(240)
         left.append(function.held is not None and function.held() is not None)
         return ""
 
