@@ -113,7 +113,6 @@ def placeholders(page: str) -> tuple[tuple[re.Pattern[str], str], ...]:
 
 
 @pytest.mark.slow("test_commands_and_options_that_a_page_names_are_there finds options that do not exist")
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [page for page in PAGES if page != TUTORIAL])
 def test_the_commands_of_a_page_run(page: str, reader: Reader) -> None:
     reader.replaced = placeholders(page)

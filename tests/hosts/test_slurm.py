@@ -17,7 +17,7 @@ from tests.support import slurm
 from tests.support.processes import REPOSITORY, wait_for
 from tests.support.slurm import Slurm
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slurm
 TOY = f"{sys.executable} -m tests.support.toy_training --step-ms 50"
 
 

@@ -134,7 +134,6 @@ def test_an_interrupted_training_is_no_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(300)
 @pytest.mark.slow("two ranks of torchrun; tests/instrument/run_log/test_torchrun_exits.py has the codes alone")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_below_torchrun(tmp_path: Path, victim: int) -> None:

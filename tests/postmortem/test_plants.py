@@ -27,7 +27,6 @@ def test_culprits_of_the_recorded_plants(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(300)
 @pytest.mark.slow("a job of four gloo ranks each, up to a minute; the recorded plants have the same faults")
 @pytest.mark.parametrize("name", LIVE)
 def test_a_fault_that_is_planted_now(name: str, tmp_path: Path) -> None:

@@ -84,7 +84,6 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 @pytest.mark.slow("each condition starts a pytest; CI alone finds a condition that is none")
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", FAILS)
 def test_a_planted_test_fails_in_its_condition_alone(name: str, open_folder: Path) -> None:
     (open_folder / "test_planted.py").write_text(PLANTED)

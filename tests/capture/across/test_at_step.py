@@ -18,7 +18,7 @@ from llmtop.protocol.tcp_store import TcpStore
 from tests.support.processes import wait_for
 from tests.support.two_nodes import APART, TOGETHER, TOO_LATE, Capturing, TwoNodes
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture

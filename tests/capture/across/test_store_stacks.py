@@ -17,7 +17,7 @@ from llmtop.postmortem.evidence import CodeLine
 from tests.support.processes import wait_for
 from tests.support.two_nodes import TwoNodes
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 HANGS = """
 import os, time, torch

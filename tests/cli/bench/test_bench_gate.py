@@ -60,7 +60,6 @@ def _made(folder: Path, out: str) -> dict[str, object]:
 
 
 @pytest.mark.slow("test_runs_are_held_to_a_baseline finds the same fault")
-@pytest.mark.timeout(400)
 def test_a_baseline_is_kept_and_equal_slower_and_noisy_runs_are_held_to_it(folder: Path) -> None:
     first = _bench(folder, *BENCH, "--out", "a", "--save-baseline", "b.json")
     assert first.returncode == 0, first.stderr

@@ -85,7 +85,6 @@ def seen(cluster: Cluster, holds: Callable[[ClusterView], object], seconds: floa
 @pytest.mark.slow(
     "exporters that stop and die; test_old_values_wrong_clocks_and_missing_ranks_are_named has the words"
 )
-@pytest.mark.timeout(300)
 def test_each_node_says_how_old_and_how_sure_its_values_are(tmp_path: Path) -> None:
     names = ("good", "ahead", "frozen", "dead")
     clock = Clock(tmp_path / "clock")

@@ -255,7 +255,6 @@ def test_torchrun_s_two_ranks_beside_a_process_of_its_own(
 
 @pytest.mark.slow("test_torchrun_s_two_ranks_beside_a_process_of_its_own finds the same fault")
 @pytest.mark.torch
-@pytest.mark.timeout(300)
 def test_seven_processes_of_three_jobs_that_know_nothing_of_llmtop(
     watch: Watched, started: ExitStack, tmp_path: Path
 ) -> None:

@@ -196,7 +196,6 @@ def run(zygote: Zygote, path: Path, script: str, every: int = 0) -> Any:
 
 
 @pytest.mark.slow("every 24th call raises; the others take minutes", kept=("hooks-24",))
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("every", [1, 24])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_whatever_of_ours_raises_the_training_is_the_same(

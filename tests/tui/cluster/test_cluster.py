@@ -417,7 +417,6 @@ def test_c_says_the_command_that_captures_the_accused_and_where_to_call_it(
 @pytest.mark.torch
 @pytest.mark.prometheus
 @needs_prometheus
-@pytest.mark.timeout(300)
 def test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in_the_configuration(
     tmp_path: Path,
 ) -> None:
