@@ -181,8 +181,8 @@ def watch(name: str, folder: Path, seconds: float = SECONDS, enough: int | None 
         name: of `RUNS`.
         folder: for its files.
         seconds: of the monitor at most, after all ranks have made steps.
-        enough: end with so many snapshots that have an alert, or, for a healthy run, so many in all; None: watch
-            to the end.
+        enough: end once the roles are right, with so many snapshots that have an alert, or, for a healthy run, so
+            many in all; None: watch to the end.
     """
     processes = _start(folder, RUNS[name].source)
     monitor = None
@@ -215,7 +215,7 @@ def watch(name: str, folder: Path, seconds: float = SECONDS, enough: int | None 
             if seen["ranks"]:
                 phases = {one["name"]: round(one["host_seconds"], 4) for one in seen["ranks"][0]["phases"]}
             counted += begun and (bool(alerts) or not RUNS[name].verdict)
-            if enough is not None and counted >= enough:
+            if enough is not None and counted >= enough and roles == RUNS[name].roles:
                 break
             if time.monotonic() > end or any(one.poll() is not None for one in processes):
                 break
