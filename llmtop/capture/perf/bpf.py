@@ -14,7 +14,7 @@ from llmtop.capture.py_spy.cpu_times import descendant_pids
 from llmtop.format import printable
 
 RUN_SECONDS = 3
-_PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 20.0
 _MOST_PROCESSES = 65
 """Most processes, as for py-spy: the training and 64 workers."""
 _MOST_CALLS = 12
@@ -122,7 +122,7 @@ def answer_question(question: Question, pid: int) -> str:
         return ""
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE_SECONDS, check=False
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -352,7 +352,7 @@ def test_a_real_bpftrace_tells_what_a_loaders_worker_asks_the_kernel(
         monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(libraries))
     if shutil.which("bpftrace") is None or os.geteuid() != 0:
         pytest.skip("no bpftrace that may ask: run tests/fetch_hosts.sh, as root")
-    monkeypatch.setattr(bpf, "_PATIENCE_SECONDS", 240.0)  # a busy machine takes long to start it
+    monkeypatch.setattr(bpf, "PATIENCE_SECONDS", 240.0)  # a busy machine takes long to start it
     with running(_worker_of(tmp_path)) as process:
         wait_for(lambda: descendant_pids([process.pid]), what="its worker")
         said = {question.name: bpf.answer_question(question, process.pid) for question in bpf.QUESTIONS}
