@@ -15,6 +15,7 @@ from llmtop.format import printable
 
 RUN_SECONDS = 3
 PATIENCE_SECONDS = 20.0
+"""How long bpftrace may take, its start included."""
 _MOST_PROCESSES = 65
 """Most processes, as for py-spy: the training and 64 workers."""
 _MOST_CALLS = 12
