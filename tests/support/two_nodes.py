@@ -183,7 +183,7 @@ class Capturing(subprocess.Popen[str]):
             )
 
     def ends(self, code: int | None = 0) -> str:
-        """Wait for its end, and return what it said on stderr; any exit code will do for None."""
+        """Wait for its end, and return what it printed on stderr. For None any exit code will do."""
         out, _ = self.communicate(timeout=240)
         said = self.said.read_text()
         assert code is None or self.returncode == code, said + out

@@ -254,7 +254,7 @@ def test_a_file_that_the_process_has_begun_and_left_is_asked_for_again(host: Fab
 def test_one_that_drops_each_configuration_is_given_up_in_one_sentence(
     host: FabricHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # All six have twelve times this; each takes 0.3 s more than once this, where nothing else runs.
+    # The six requests have twelve times this in all. On a quiet machine each takes once this and 0.3 s.
     monkeypatch.setattr(kineto_engine, "START_SECONDS", 1.5)
     with dropping(host, -1) as pid, pytest.raises(NotPossibleHere, match=r"dropped the request 6 times in .* s"):
         kineto_engine.KinetoEngine().record(_job(pid, tmp_path, seconds=0.5))
