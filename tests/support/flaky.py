@@ -118,6 +118,7 @@ SKIPS: Final[dict[str, tuple[str, ...]]] = {
     "ordinary user": (
         r"\broot\b",
         r"^this user may not make a namespace",
+        r"^no pid namespace can be made: .* not permitted$",
         r"^another user may not read",
         r"^no tmpfs can be mounted here",
         r"^no history of git here$",
