@@ -231,7 +231,7 @@ class Record:
             }
             plugins = ("-p", "tests.support.line_contexts", "-p", "tests.support.outcomes_plugin")
             arguments = ["-n", "2", "--dist", "worksteal", *plugins, "-p", "no:cacheprovider", unit]
-            limit = min(RECORD_SECONDS, max(0.0, until - time.monotonic()))
+            limit = min(RECORD_SECONDS, until - time.monotonic())
             code, output = run_pytest(arguments, REPOSITORY, environment, limit)
             if code is None:
                 print(f"not recorded within {limit:.0f} s: {unit}", flush=True)
@@ -443,7 +443,7 @@ def main() -> int:
     outcomes = Outcomes(folder / "outcomes.json")
     for group in [areas] if len(areas) == len(AREAS) else [[area] for area in areas]:
         units = _units(group)
-        if all(record.add(unit, until) for unit in record.missing(units)):
+        if all(time.monotonic() < until and record.add(unit, until) for unit in record.missing(units)):
             try_all([one for one in chosen if one[0] in group], record.lines(units), outcomes, until)
         else:
             print(f"{len(record.missing(units))} of {len(units)} folders of tests are not recorded: run it again")

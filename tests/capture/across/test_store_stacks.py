@@ -114,7 +114,7 @@ def test_the_other_node_can_be_asked_while_its_ranks_train(folder: Path, monkeyp
 
         def all_three() -> OtherNodes | None:
             found = stacks_of_other_nodes(known, known[0].pid)
-            have_answered = sorted(rank for rank, (told, _) in found.ranks.items() if told.stack)
+            have_answered = sorted(rank for rank, (answer, _) in found.ranks.items() if answer.stack)
             return found if have_answered == [0, 1, 2] else None
 
         for _ in range(2):
