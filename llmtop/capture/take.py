@@ -26,6 +26,7 @@ from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration, encode_json, percent_text, size
 from llmtop.model.snapshot import Snapshot
 from llmtop.naming import file_names
+from llmtop.system import procfs
 from llmtop.trace.files.file_kind import TRACES
 
 if TYPE_CHECKING:
@@ -344,11 +345,21 @@ def _prepend_sentence(path: Path, sentence: str) -> None:
         folders.write(path, f"**{escape(sentence)}**\n\n".encode() + path.read_bytes())
 
 
+PAUSED_STEP_SECONDS = 5.0
+"""Longest wait for the step that the last pause delayed, which the training reports once it has ended."""
+
+
 def _describe_slowest(job: CaptureJob, info: Info) -> None:
-    """Describe the slowest step during the capture."""
-    if job.window is not None and job.watch.publishing_pids:
-        stopped = job.stopped_ns or job.window[1]
-        info.step_seconds.slowest_during = job.watch.slowest_seconds(round(info.started_at * 1e9), stopped)
+    """Describe the slowest step during the capture; unknown if the one that was paused is not reported in time."""
+    if job.window is None or not job.watch.publishing_pids:
+        return
+    begin, stopped = round(info.started_at * 1e9), job.stopped_ns or job.window[1]
+    limit, longest_pause = time.monotonic() + PAUSED_STEP_SECONDS, max(info.paused_seconds, default=0.0)
+    while (slowest := job.watch.slowest_seconds(begin, stopped) or 0.0) < longest_pause:
+        if time.monotonic() > limit or not any(map(procfs.is_alive, job.watch.publishing_pids)):
+            return
+        time.sleep(0.02)
+    info.step_seconds.slowest_during = slowest or None
 
 
 def _describe_after(job: CaptureJob, info: Info) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.model.snapshot import Alert, Host, Snapshot
 from llmtop.protocol import wire
 from tests.capture.conftest import Start
+from tests.capture.training_socket import training_at
 from tests.capture.windows import NO_SAMPLES, sampled
 from tests.support.processes import wait_for
 
@@ -207,26 +206,12 @@ def test_other_alerts_do_not_fire_a_named_one() -> None:
     assert new.check() == "alert:input_bound: input_bound holds"
 
 
-def _listening(path: Path) -> tuple[StepListener, socket.socket]:
-    """A listener to one training, pid 7, and the training's end of the connection."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server, ThreadPoolExecutor() as pool:
-        server.settimeout(60)
-        server.bind(str(path))
-        server.listen()
-
-        def greet() -> socket.socket:
-            training, _ = server.accept()
-            training.sendall(wire.encode(wire.Hello()))
-            return training
-
-        greeted = pool.submit(greet)
-        watch = StepListener([(7, path)])
-        return watch, greeted.result(60)
-
-
 def test_a_wall_clock_that_is_set_back_hides_no_slow_step(tmp_path: Path) -> None:
     """And fires for no step twice."""
-    watch, training = _listening(tmp_path / "7.sock")
+    path = tmp_path / "7.sock"
+    with training_at(path) as greeted:
+        watch = StepListener([(7, path)])
+        training = greeted.result(60)
     hour, ms = 3600 * 10**9, 10**6
     began = time.time_ns()
     offset = began - time.monotonic_ns()

@@ -52,6 +52,7 @@ def test_the_window_holds_the_steps_asked_for_and_says_what_it_cost(
     # On a busy machine nsys takes longer to start and to stop, and would record steps before and after the window.
     monkeypatch.setattr(pause, "SETTLE_SECONDS", 3.0)
     monkeypatch.setattr(pause, "LONGEST_SECONDS", 9.0)
+    monkeypatch.setattr(take, "PAUSED_STEP_SECONDS", 60.0)
     target = under_nsys.wait_attached()
     result = take.take(plan(target, captures, options=PAUSE))
     assert result.trace is not None
