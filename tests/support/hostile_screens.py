@@ -281,10 +281,11 @@ def main() -> int:
     parser.add_argument("--themes", default="")
     parser.add_argument("--spread", action="store_true", help="one tour, each value in the next theme")
     parser.add_argument("--every", type=int, default=1, help="of the pieces that texts begin with, each N-th")
+    parser.add_argument("--begin", type=int, default=0, help="the first of them")
     arguments = parser.parse_args()
     os.chdir(arguments.folder.parent)
     themes = [one for one in arguments.themes.split(",") if one]
-    firsts = range(0, len(hostile.PIECES), arguments.every)
+    firsts = range(arguments.begin, len(hostile.PIECES), arguments.every)
     if arguments.cluster:
         app = of_cluster(firsts, ascii=arguments.ascii, themes=themes)
     else:
