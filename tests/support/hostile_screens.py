@@ -38,6 +38,8 @@ from tui.terminal.textual_private import driver_of
 
 BEGIN, END = "\x1b_", "\x1b\\"
 _PAGES = 6
+_NOTICE_SECONDS = 3600.0
+"""Long, or on a busy machine a notice is over before it is drawn, and is waited for without end."""
 
 
 class Held:
@@ -205,12 +207,13 @@ def of_machine(recording: Path, folder: Path, firsts: range, *, ascii: bool, the
         for first in firsts:
             tour.change_theme()
             text = hostile.text(first)
-            app.notify(text, title=text)
-            app.screen.notify(str(LlmtopError(text)))
+            app.notify(text, title=text, timeout=_NOTICE_SECONDS)
+            app.screen.notify(str(LlmtopError(text)), timeout=_NOTICE_SECONDS)
             app.bell()
             await tour.drawn()
             while not app.screen_stack[0].reply_rows:  # type: ignore[attr-defined]  # later, where frames queue up
                 await asyncio.sleep(0.02)
+        app.clear_reply()
 
     async def _open(tour: Tour, kind: type[Screen[Any]]) -> None:
         for first in firsts:
