@@ -137,7 +137,7 @@ def test_the_commands_of_a_page_run(page: str, reader: Reader) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow("tests/test_examples.py runs an example; CI alone runs the whole tutorial")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_tutorial_runs_in_its_order(reader: Reader) -> None:
     """The training of its first block goes on beside the next ones, as in a second pane."""
     reader.replaced = ((re.compile(r"llmtop-captures/NAME"), "$(ls -d llmtop-captures/*py-spy)"), SHORTER)

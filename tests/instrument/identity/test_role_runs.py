@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.role_runs import RUNS, watch
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow("four processes with torch each"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow("four processes with torch each")]
 
 
 @pytest.mark.parametrize("name", RUNS)
