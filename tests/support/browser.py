@@ -19,7 +19,7 @@ from typing import Any
 from tests.support.processes import REPOSITORY
 
 NO_BROWSER = "no browser: put chromium-headless-shell on PATH, or run tests/fetch_browser.sh"
-_LIMIT_S = 90.0
+_LIMIT_S = 240.0
 
 
 def find_browser() -> str | None:
