@@ -120,6 +120,6 @@ def test_the_step_that_a_pause_delayed_is_the_slowest_though_it_is_reported_late
     with training_at(path) as training:
         plan = replace(_plan(tmp_path), targets=(Target(os.getpid(), socket=path),))
         result = take_module.take(plan, engine=_Pauses(training, reports=reports))
-        training.result().close()
+        training.result(60).close()
     assert result.info.step_seconds.slowest_during == (pytest.approx(60.1) if reports else None)
     assert bool(result.slowest_step_text) == reports
