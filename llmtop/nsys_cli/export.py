@@ -7,6 +7,7 @@ its messages are checked, not its exit code.
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from llmtop.nsys_cli.tool import Nsys
 
 EXPORT_SECONDS = 600.0
 """A capture of some steps takes 0.05 to 0.5 s; a report of a whole run may take minutes."""
+IMPORT_PAUSES = (0.0, 1.0, 5.0)
+"""Seconds before each try to import raw data."""
 _RECORDS_NEWER_NVTX = (2025, 3)
 """Ranges of nvtx 0.2.11 to 0.2.17 are in reports of nsys 2025.3.1, and not of 2023.4.4 (docs/measurements.md)."""
 
@@ -30,28 +33,38 @@ def importer(nsys: Nsys) -> Path | None:
     return None
 
 
-def import_raw(nsys: Nsys, raw: Path) -> Path | None:
+def import_raw(nsys: Nsys, raw: Path) -> Path:
     """Make the report of raw data that nsys itself could not import; the raw data goes where that works.
 
-    On a busy machine nsys has failed at data that was whole: its importer read it a moment later.
+    On a busy machine nsys has failed at data that was whole, and its importer as well: it read the data a moment
+    later.
 
     Args:
         nsys: the one that left it.
         raw: a .qdstrm.
+
+    Raises:
+        NotPossibleHere: its importer is not there, or fails in each of its tries; the importer's own words.
     """
-    program, report = importer(nsys), raw.with_suffix(".nsys-rep")
+    program, report, began, failed = importer(nsys), raw.with_suffix(".nsys-rep"), time.monotonic(), ""
     if program is None:
-        return None
-    report.unlink(missing_ok=True)  # it writes over nothing
-    try:
-        done = Nsys(program, nsys.version).run("-i", str(raw), seconds=EXPORT_SECONDS)
-    except LlmtopError:
-        return None
-    if done.returncode != 0 or not report.is_file() or not report.stat().st_size:
-        report.unlink(missing_ok=True)
-        return None
-    raw.unlink(missing_ok=True)
-    return report
+        raise NotPossibleHere("there is no QdstrmImporter beside it")
+    for pause in IMPORT_PAUSES:
+        if failed and time.monotonic() - began > EXPORT_SECONDS / 10:
+            break  # much data: it is not read once more
+        time.sleep(pause)
+        report.unlink(missing_ok=True)  # it writes over nothing
+        try:
+            done = Nsys(program, nsys.version).run("-i", str(raw), seconds=EXPORT_SECONDS)
+        except NotPossibleHere:
+            report.unlink(missing_ok=True)
+            raise
+        if done.returncode == 0 and report.is_file() and report.stat().st_size:
+            raw.unlink(missing_ok=True)
+            return report
+        failed = words.failure_reason(done.stdout + done.stderr) or f"exit code {done.returncode}"
+    report.unlink(missing_ok=True)
+    raise NotPossibleHere(failed)
 
 
 def export_into(report: Path, folder: Path) -> Path:

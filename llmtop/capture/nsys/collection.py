@@ -267,14 +267,14 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
     if raw:
         kept = _move_report(raw[0], expected.with_suffix(".qdstrm"))
         job.report_progress("nsys could not make its report: once more")
-        again = import_raw(collection.nsys, kept)
-        if again is not None:
-            return _move_report(again, expected)
-        raise NotPossibleHere(
-            f"nsys recorded, but could not make its report ({collection.output_text()}); the raw data "
-            f"is kept at {kept}; to make the report by hand on a disk with space: "
-            f"{importer(collection.nsys) or 'QdstrmImporter'} -i {kept}"
-        )
+        try:
+            return _move_report(import_raw(collection.nsys, kept), expected)
+        except NotPossibleHere as failed:
+            raise NotPossibleHere(
+                f"nsys recorded, but could not make its report ({collection.output_text()}; once more: {failed}); "
+                f"the raw data is kept at {kept}; to make the report by hand on a disk with space: "
+                f"{importer(collection.nsys) or 'QdstrmImporter'} -i {kept}"
+            ) from None
     if not any(procfs.is_alive(target.pid) for target in collection.targets):
         raise NotPossibleHere(
             "the training ended during the capture, and nsys left no report: capture earlier, or fewer steps"
