@@ -48,7 +48,7 @@ def import_raw(nsys: Nsys, raw: Path) -> Path:
     """
     program, report, began, failed = importer(nsys), raw.with_suffix(".nsys-rep"), time.monotonic(), ""
     if program is None:
-        raise NotPossibleHere("there is no QdstrmImporter beside it")
+        raise NotPossibleHere("there is no QdstrmImporter beside nsys")
     for pause in IMPORT_PAUSES:
         if failed and time.monotonic() - began > EXPORT_SECONDS / 10:
             break  # much data: it is not read once more

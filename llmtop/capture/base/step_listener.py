@@ -126,8 +126,8 @@ class StepListener:
     def slowest_seconds(self, begin_ns: int, end_ns: int) -> float | None:
         """Return the longest step time that touches a window; None without a step.
 
-        A step's time goes from the start of the step before it, as in `step_seconds`. The time between two steps
-        in which a capture held the training counts here, though such an interval is unknown to monitors.
+        The time between two steps in which a capture held the training counts here, though such an interval is
+        unknown to monitors.
 
         Args:
             begin_ns: unix ns.
@@ -135,22 +135,20 @@ class StepListener:
         """
         with self._lock:
             touched = [
-                max(step_seconds(step), between_ns / 1e9)
+                max(step_seconds(step), held_ns / 1e9)
                 for steps in self._steps.values()
                 for before, step in pairwise((None, *steps))
                 if step is not None
                 and step.started_unix_ns + step.host_ns >= begin_ns
-                # one that a pause delayed starts after the window
-                and step.started_unix_ns - (between_ns := _ns_between(before, step)) <= end_ns
+                # the next one starts after the window if the training was held until its end
+                and step.started_unix_ns - (held_ns := _held_ns(before, step)) <= end_ns
             ]
         return max(touched, default=None)
 
 
-def _ns_between(before: wire.StepDone | None, step: wire.StepDone) -> int:
-    """Return the time from the start of the step before in ns; 0 if it is unknown."""
-    if step.interval_ns is not None:
-        return step.interval_ns
-    if before is None or before.index + 1 != step.index:
+def _held_ns(before: wire.StepDone | None, step: wire.StepDone) -> int:
+    """Return the ns from the start of the step before, where the training does not say them; else 0."""
+    if before is None or step.interval_ns is not None or before.index + 1 != step.index:
         return 0
     return step.started_unix_ns - before.started_unix_ns
 

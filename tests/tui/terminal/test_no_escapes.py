@@ -34,7 +34,7 @@ from tui.terminal.session import title
 WITHOUT_DATA = {"HelpScreen", "DemoEndScreen", "END"}
 """What draws nothing of what the data holds."""
 TOUR_SECONDS = 840.0
-"""Limit of a tour, against hanging: one of a quarter of the pieces needs 15 to 25 s of processor time."""
+"""Limit of a tour, against hanging: one of a quarter of the pieces takes 15 to 25 s, two at once on two cores."""
 
 
 @pytest.fixture(scope="module")
