@@ -35,7 +35,8 @@ BACKWARD_SECONDS: Final = 1.0
 """A time that is earlier by less is taken for the same instant; by more, for a seek in a recording. By less than
 that a wall clock that is set moves no stamps either."""
 PACE_SECONDS: Final = 0.75
-"""Pause between snapshots below which `Rules.apply_paced` evaluates the rules for every second one."""
+"""Pause between snapshots below which `Rules.apply_paced` evaluates the rules of GPUs, ranks and links for every
+second one."""
 GAP_SECONDS: Final = 60.0
 """Length of a hole (a suspended machine, a seek forward) after which earlier values prove nothing."""
 
@@ -107,9 +108,10 @@ class Rules:
         return "the live rules"
 
     def _reset(self) -> None:
-        self._is_evaluated = False
-        """True if the rules were evaluated for the last snapshot; the result is in `_alerts`."""
-        self._alerts: tuple[Alert, ...] = ()
+        self._is_complete = False
+        """True if all rules were evaluated for the last snapshot, not only those of jobs."""
+        self._evaluations: list[_RuleEvaluation] = []
+        """What is shown, pending or clearing as of the last snapshot."""
         self._last: float | None = None
         self._clock = MonotonicTime()
         self._clock_shift = 0.0
@@ -126,16 +128,18 @@ class Rules:
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with `alerts`: what holds at its time, the worst first, then the oldest."""
-        return self._with_alerts(snapshot, self._take(snapshot))
+        return self._with_alerts(snapshot, self._take(snapshot), is_complete=True)
 
     def apply_paced(self, snapshot: Snapshot) -> Snapshot:
         """Do the same for a stream; where snapshots follow each other within `PACE_SECONDS`, every second one has
-        the alerts of the one before."""
+        the alerts of GPUs, ranks and links of the one before.
+
+        The few rules of jobs are evaluated for each: a straggler costs all ranks their time.
+        """
         now = self._take(snapshot)
-        if self._is_evaluated and self._interval < PACE_SECONDS:
-            self._is_evaluated = False
-            return replace(snapshot, alerts=self._alerts)
-        return self._with_alerts(snapshot, now)
+        return self._with_alerts(
+            snapshot, now, is_complete=not self._is_complete or self._interval >= PACE_SECONDS
+        )
 
     def _take(self, snapshot: Snapshot) -> float:
         """Take in what a snapshot has of each subject; returns the time to judge by."""
@@ -146,16 +150,15 @@ class Rules:
         self._take_links(snapshot, now)
         return now
 
-    def _with_alerts(self, snapshot: Snapshot, now: float) -> Snapshot:
+    def _with_alerts(self, snapshot: Snapshot, now: float, *, is_complete: bool) -> Snapshot:
+        self._is_complete = is_complete
         alerts = [
             _alert(evaluation, alert_text, self._clock_shift)
             for evaluation, alert_text in self._describe_raised(self._evaluate_rules(now))
             if evaluation.id not in self._off
         ]
         alerts.sort(key=lambda alert: (-severity_rank(alert.severity), alert.since, alert.id, alert.gpu or ""))
-        self._alerts = tuple(alerts)
-        self._is_evaluated = True
-        return replace(snapshot, alerts=self._alerts)
+        return replace(snapshot, alerts=tuple(alerts))
 
     def _advance(self, snapshot: Snapshot) -> float:
         """Reset the state when the stream jumped; returns the time to judge by, which never goes back."""
@@ -179,7 +182,7 @@ class Rules:
             if gpu.uuid in present:
                 continue  # listed twice: the first counts
             state = self._gpus.get(gpu.uuid) or GpuState(gpu, now)
-            waits = state.is_updated and not self._is_evaluated
+            waits = state.is_updated and not self._is_complete
             state.update(gpu, now)
             state.is_updated = state.is_updated or waits
             present[gpu.uuid] = state
@@ -255,14 +258,23 @@ class Rules:
 
     def _evaluate_rules(self, now: float) -> list[_RuleEvaluation]:
         evaluations: list[_RuleEvaluation] = []
-        self._evaluate(GPU_RULES, self._gpus.values(), now, evaluations)
-        self._evaluate(RANK_RULES, self._ranks.values(), now, evaluations)
+        if self._is_complete:
+            self._evaluate(GPU_RULES, self._gpus.values(), now, evaluations)
+            self._evaluate(RANK_RULES, self._ranks.values(), now, evaluations)
+            self._evaluate(COMMUNICATOR_RULES, self._communicators, now, evaluations)
+            self._evaluate(LINK_RULES, self._links.values(), now, evaluations)
+        else:
+            # Not known to hold now, so they keep their texts.
+            evaluations += [
+                evaluation._replace(holds=False)
+                for evaluation in self._evaluations
+                if not isinstance(evaluation.subject, JobState)
+            ]
         self._evaluate(JOB_RULES, self._jobs, now, evaluations)
-        self._evaluate(COMMUNICATOR_RULES, self._communicators, now, evaluations)
-        self._evaluate(LINK_RULES, self._links.values(), now, evaluations)
         shown = [evaluation for evaluation in evaluations if not _is_covered(evaluation, evaluations)]
         # What is covered, and what is not there any more, begins anew.
         self._holds = {evaluation.key: evaluation.hold for evaluation in shown}
+        self._evaluations = shown
         return shown
 
     def _describe_raised(self, evaluations: list[_RuleEvaluation]) -> list[tuple[_RuleEvaluation, AlertText]]:

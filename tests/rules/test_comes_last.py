@@ -28,8 +28,10 @@ def arrival(
 class Monitor:
     """Two ranks that train together, seen twice a second."""
 
-    def __init__(self) -> None:
-        self.rules, self.time = Rules(), 1000.0
+    def __init__(self, *, is_paced: bool = False) -> None:
+        rules = Rules()
+        self.judge = rules.apply_paced if is_paced else rules.apply
+        self.time = 1000.0
 
     def straggler_alerts(
         self,
@@ -48,10 +50,20 @@ class Monitor:
             for place, one in enumerate(arrivals)
         )  # fmt: skip
         snapshot = Snapshot(time=self.time, host=Host(name="node"), ranks=ranks)
-        return [alert for alert in self.rules.apply(snapshot).alerts if alert.id == "straggler"]
+        return [alert for alert in self.judge(snapshot).alerts if alert.id == "straggler"]
 
 
 LATE, EARLY = (arrival(0.05, 0.002),), (arrival(-0.05, 0.002, 0.0),)
+
+
+@pytest.mark.parametrize("before", [1, 2, 3, 4])
+def test_a_straggler_is_named_in_the_first_of_quick_snapshots_that_shows_it(before: int) -> None:
+    monitor = Monitor(is_paced=True)
+    for _ in range(before):
+        assert monitor.straggler_alerts(EARLY, EARLY) == []
+    for _ in range(3):
+        (alert,) = monitor.straggler_alerts(EARLY, LATE)
+        assert alert.pid == 101
 
 
 def test_the_alert_is_about_the_rank_that_comes_last() -> None:
