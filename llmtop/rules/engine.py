@@ -111,7 +111,7 @@ class Rules:
         self._is_complete = False
         """True if all rules were evaluated for the last snapshot, not only those of jobs."""
         self._evaluations: list[_RuleEvaluation] = []
-        """What is shown, pending or clearing as of the last snapshot."""
+        """Evaluations of the last snapshot that are shown, pending or clearing."""
         self._last: float | None = None
         self._clock = MonotonicTime()
         self._clock_shift = 0.0
