@@ -37,6 +37,10 @@ FEEDER_ENDS_S = 2.0
 itself, soon, and closes its pipe; a plain run on a busy machine was seen with it and the next one without."""
 NOT_COMPARED = ("PYTHONPATH", "FOREIGN_", "LLMTOP_", "MASTER_PORT", "TORCHELASTIC_", "_TORCHINDUCTOR_")
 """Of the environment: what `llmtop run` sets, and what torch sets to addresses and random names."""
+FILE_CLOSES_S = 3.0
+"""How long to wait until a thread of the process that forked has closed a file that a forked child has, too."""
+_importer = os.getpid()
+"""The process that imported this; another one that has it was forked."""
 _values: dict[str, str] = {}
 _seeded = False
 
@@ -127,7 +131,7 @@ def end(name: str = "main", *, children: bool = True) -> None:
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":
             thread.join(FEEDER_ENDS_S)
-    found = {"values": _values, "process": _process(), "descriptors": _descriptors()}
+    found = {"values": _values, "process": _process(), "descriptors": opened()}
     if children:
         found["inherited"] = _inherited()
     path = os.path.join(os.environ[OUT], name)
@@ -278,12 +282,35 @@ def _torch() -> dict[str, Any]:
     return found
 
 
-def _descriptors() -> list[tuple[str, bool]]:
+def opened() -> list[tuple[str, bool]]:
     """What each open descriptor is that stays, and whether exec closes it; a thread may read a file just now."""
     first = _open_descriptors()
     time.sleep(0.1)
     second = _open_descriptors()
-    return sorted(known for number, known in second.items() if first.get(number) == known)
+    limit = time.monotonic() + FILE_CLOSES_S
+    return sorted(
+        known
+        for number, known in second.items()
+        if first.get(number) == known and not _was_in_use_at_fork(number, known, limit)
+    )
+
+
+def _was_in_use_at_fork(number: str, known: tuple[str, bool], limit: float) -> bool:
+    """Return True for a file that a thread of the process that forked has closed since, or closes until `limit`.
+
+    A forked child has no such thread, and keeps the file; exec closes it. What is open for good is so in both.
+    """
+    kind, closes = known
+    if os.getpid() == _importer or not closes or kind[0] != "/":
+        return False
+    while time.monotonic() < limit:
+        try:
+            if os.readlink(f"/proc/{_importer}/fd/{number}") != kind:
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _open_descriptors() -> dict[str, tuple[str, bool]]:

@@ -94,6 +94,40 @@ def test_only_threads_that_the_header_names_may_come_and_go(
         assert found[0].startswith("run: main: threads")
 
 
+FORKS = """
+#: steps = none
+#: steps[child] = none
+import os, threading, time
+import digest
+closer = threading.Thread(target=lambda: time.sleep(0.5) or held.close())
+if 'LLMTOP_RUN_ABI' in os.environ:
+    held = open('/proc/stat')
+    if CLOSES:
+        closer.start()
+pid = os.fork()
+if pid == 0:
+    digest.end('child')
+    os._exit(0)
+os.waitpid(pid, 0)
+if closer.ident:
+    closer.join()
+    del held
+digest.end()
+"""
+
+
+@pytest.mark.slow("test_foreign.py, whose programs fork, is slow as well")
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_child_may_keep_a_file_that_a_thread_has_in_use_at_the_fork(closes: bool, tmp_path: Path) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text(FORKS.lstrip().replace("CLOSES", str(closes)))
+    found = found_in(read("planted", path), tmp_path / "runs")
+    if closes:
+        assert not found
+    else:
+        assert [line.partition(" (")[0] for line in found] == ["run: child: descriptors", "run: main: descriptors"]
+
+
 FAILS = """
 import os, sys, traceback
 import digest
