@@ -17,8 +17,8 @@ calls of llmtop in the script (`hands.py`) and no ``llmtop run``. Both runs must
   the garbage collector's settings, limits, umask, folder, environment, torch's global modes and hooks;
 - descriptors: all that the plain run has are there; more than those may only be llmtop's socket, epoll and
   eventfd, and each of them is closed on exec. A forked child may also have a file that a thread of llmtop was
-  reading or writing at the fork, closed on exec as well. A child that inherits everything it can (``close_fds=False``) has
-  the same ones.
+  reading or writing at the fork, closed on exec as well. A child that inherits everything it can
+  (``close_fds=False``) has the same ones.
 
 Not compared, since llmtop is there by design: the modules in sys.modules, the wrapped functions themselves
 (`torch.autograd.backward`, the ``__call__`` in the dictionary of an outermost module's class), PYTHONPATH and
