@@ -202,6 +202,13 @@ def test_rounds_stay_on_the_grid_however_long_each_takes(interval: float, work: 
         due = following
 
 
+@pytest.mark.parametrize(
+    ("now", "following"), [(10.3, 11.2), (11.1, 11.2), (11.9, 11.2), (13.1, 12.2), (14.0, 13.2)]
+)
+def test_of_the_rounds_that_were_missed_the_latest_is_held(now: float, following: float) -> None:
+    assert next_round(10.2, now, 1.0) == pytest.approx(following)
+
+
 def _asleep() -> tuple[Machine, list[Snapshot]]:
     """A hub that sleeps for an hour after its first snapshot, and its snapshots."""
     machine = Machine(3600.0, whole=True)
@@ -532,6 +539,23 @@ def test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with
     machine.hub.close()
     ages = [one.time - (one.gpus[0].sampled_at or 0) for one in got if one.gpus]
     assert max(ages) < 1.8 + waited, f"{ages}: of another instant they would be 2 s old"
+
+
+def test_a_round_waits_for_its_gpu_sample_and_no_longer() -> None:
+    interval, takes = 1.5, 0.4
+    machine = Machine(interval)
+    machine.gpu = Beating(interval, takes)
+    got: list[Snapshot] = []
+    begun = time.monotonic()
+    machine.hub.start(got.append)
+
+    def ages() -> list[float]:
+        late = [one for one in got if (one.monotonic or 0) > begun + 2 * interval]  # before, rates were waited for
+        return [one.time - (one.gpus[0].sampled_at or 0) for one in late if one.gpus]
+
+    # A busy machine may delay some: without the wait all are 1.7 s old, with one that is too long 0.8 s.
+    wait_for(lambda: any(takes <= age < 0.7 for age in ages()), 60, "a round with its own sample")
+    machine.hub.close()
 
 
 @pytest.mark.slow(
