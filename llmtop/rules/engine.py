@@ -35,14 +35,17 @@ BACKWARD_SECONDS: Final = 1.0
 """A time that is earlier by less is taken for the same instant; by more, for a seek in a recording. By less than
 that a wall clock that is set moves no stamps either."""
 PACE_SECONDS: Final = 0.75
-"""Pause between snapshots below which `Rules.apply_paced` evaluates the rules of GPUs, ranks and links for every
-second one."""
+"""Pause between snapshots below which `Rules.apply_paced` evaluates most rules for every second one."""
 GAP_SECONDS: Final = 60.0
 """Length of a hole (a suspended machine, a seek forward) after which earlier values prove nothing."""
 
 _HoldKey = tuple[AlertId, Hashable]
 _STEPPING: Final = (RankState, JobState)
 """Subjects that make steps."""
+_SECOND_IDS: Final = frozenset(rule.id for rules in (GPU_RULES, RANK_RULES, LINK_RULES) for rule in rules)
+_JOB_RULES_OF_EACH: Final = tuple(rule for rule in JOB_RULES if rule.covered_by.isdisjoint(_SECOND_IDS))
+"""Rules of jobs that are evaluated for each snapshot: no alert that may come a snapshot later covers theirs."""
+_IDS_OF_EACH: Final = frozenset(rule.id for rules in (_JOB_RULES_OF_EACH, COMMUNICATOR_RULES) for rule in rules)
 
 
 class _RuleSubject(Protocol):
@@ -109,7 +112,7 @@ class Rules:
 
     def _reset(self) -> None:
         self._is_complete = False
-        """True if all rules were evaluated for the last snapshot, not only those of jobs."""
+        """True if all rules were evaluated for the last snapshot, not only those of each."""
         self._evaluations: list[_RuleEvaluation] = []
         """Evaluations of the last snapshot that are shown, pending or clearing."""
         self._last: float | None = None
@@ -134,7 +137,7 @@ class Rules:
         """Do the same for a stream; where snapshots follow each other within `PACE_SECONDS`, every second one has
         the alerts of GPUs, ranks and links of the one before.
 
-        The few rules of jobs are evaluated for each: a straggler costs all ranks their time.
+        Rules of jobs and communicators are evaluated for each, since a straggler costs all ranks their time.
         """
         now = self._take(snapshot)
         return self._with_alerts(
@@ -261,16 +264,17 @@ class Rules:
         if self._is_complete:
             self._evaluate(GPU_RULES, self._gpus.values(), now, evaluations)
             self._evaluate(RANK_RULES, self._ranks.values(), now, evaluations)
-            self._evaluate(COMMUNICATOR_RULES, self._communicators, now, evaluations)
             self._evaluate(LINK_RULES, self._links.values(), now, evaluations)
         else:
             # Not known to hold now, so they keep their texts.
             evaluations += [
                 evaluation._replace(holds=False)
                 for evaluation in self._evaluations
-                if not isinstance(evaluation.subject, JobState)
+                if evaluation.id not in _IDS_OF_EACH
             ]
-        self._evaluate(JOB_RULES, self._jobs, now, evaluations)
+        job_rules = JOB_RULES if self._is_complete else _JOB_RULES_OF_EACH
+        self._evaluate(job_rules, self._jobs, now, evaluations)
+        self._evaluate(COMMUNICATOR_RULES, self._communicators, now, evaluations)
         shown = [evaluation for evaluation in evaluations if not _is_covered(evaluation, evaluations)]
         # What is covered, and what is not there any more, begins anew.
         self._holds = {evaluation.key: evaluation.hold for evaluation in shown}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmtop.model.snapshot import (
     Alert,
@@ -401,3 +402,15 @@ def test_processes_of_a_communicator_have_their_gpus() -> None:
     )
     (alert,) = Rules(off=()).apply(seen).alerts
     assert (alert.gpu, alert.pid) == (boards[1].uuid, 7)
+
+
+def test_a_stuck_communicator_explains_a_stalled_job_in_the_first_of_quick_snapshots() -> None:
+    stuck = StuckCommunicator(
+        id="0xabc", size=2, waiting_count=1, behind_count=1, behind=(_late(1, 38),), number=40, pids=(100, 101)
+    )
+    ranks = tuple(rank(n, state="stalled", last_step_at=NOW - 100) for n in range(2))
+    rules = Rules(off=())
+    assert rules.apply_paced(Snapshot(time=NOW - 0.5, host=Host(name="node"))).alerts == ()
+    seen = Snapshot(time=NOW, host=Host(name="node"), ranks=ranks, stuck_communicators=(stuck,))
+    assert {alert.id for alert in Rules(off=()).apply(replace(seen, stuck_communicators=())).alerts} == {"stalled"}
+    assert {alert.id for alert in rules.apply_paced(seen).alerts} == {"hung_collective"}
